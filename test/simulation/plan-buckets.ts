@@ -1,9 +1,27 @@
 /** The upstream's buckets of a history: how much they hold, what they tell, who else uses them. */
 import type { Chance } from './chance.ts';
-import type { BucketPlan, DocumentPlan } from './plan.ts';
+import type { BucketPlan, DocumentPlan, MeterPlan } from './plan.ts';
 
 /** What an upstream does that nobody else uses and that stays as it is. */
 const undisturbed = { learn: true, outsideShare: 0, outsideBurst: 1, startShare: 0, changes: [] };
+
+/** A quota of requests, which is stated and reported as it is, and used by nobody else. */
+export const plainBucket = (key: string, requests: MeterPlan): BucketPlan => ({
+  ...undisturbed,
+  key,
+  calm: true,
+  isReliable: true,
+  isFixed: false,
+  documents: [],
+  requests,
+  tokens: null,
+  perDay: null,
+  cost: null,
+  statedShare: 1,
+  probe: 0,
+  reports: 'exact',
+  hints: true,
+});
 
 export function bucketPlan(chance: Chance, index: number, calm: boolean): BucketPlan {
   const windowMs = chance.pick([1_000, 4_000, 20_000, 60_000]);
@@ -64,23 +82,14 @@ export function documentPlan(chance: Chance, truth: Truth): BucketPlan {
 
 /** The operator states nothing, and responses tell limit, remaining and reset: a window of any length from a second on. */
 export function unstatedPlan(chance: Chance, key: string): BucketPlan {
+  const limit = chance.pick([3, 10, 40, 100]);
+  const windowMs = chance.pick([1_000, 2_000, 10_000, 60_000, 600_000, 3_600_000]);
   return {
-    ...undisturbed,
-    key,
-    requests: {
-      limit: chance.pick([3, 10, 40, 100]),
-      windowMs: chance.pick([1_000, 2_000, 10_000, 60_000, 600_000, 3_600_000]),
-    },
-    tokens: null,
-    perDay: null,
-    cost: null,
-    documents: [],
+    ...plainBucket(key, { limit, windowMs }),
+    calm: false,
+    statedShare: null,
     reports: 'fields',
     isFixed: chance.happens(0.5),
     hints: chance.happens(0.7),
-    calm: false,
-    isReliable: true,
-    statedShare: null,
-    probe: 0,
   };
 }

@@ -5,6 +5,7 @@
  */
 import type { Chance } from './chance.ts';
 import { slowestOf, type WindowPlan } from './described.ts';
+import { plainBucket } from './plan-buckets.ts';
 import { otherLane, otherWorkspace, reloadPlans, type Scene } from './plan-reloads.ts';
 import type { BucketPlan, LanePlan } from './plan.ts';
 import type { Regime, ReloadPlan } from './rules.ts';
@@ -19,29 +20,10 @@ export function describedBucket(chance: Chance, key: string): BucketPlan {
   let windows: readonly WindowPlan[] = [];
   const wanted = chance.pick([1, 1, 2, 3]);
   while (windows.length < wanted) windows = withAnother(chance, windows);
-  return describedAs(
-    {
-      key,
-      calm: true,
-      isReliable: true,
-      requests: { limit: 1, windowMs: 1 },
-      tokens: null,
-      perDay: null,
-      cost: null,
-      documents: [],
-      statedShare: null,
-      learn: chance.happens(0.5),
-      probe: 0,
-      reports: 'nothing',
-      isFixed: false,
-      outsideShare: 0,
-      outsideBurst: 1,
-      startShare: 0,
-      changes: [],
-      hints: chance.happens(0.85),
-    },
-    windows,
-  );
+  const learn = chance.happens(0.5);
+  const hints = chance.happens(0.85);
+  const bucket = plainBucket(key, { limit: 1, windowMs: 1 });
+  return describedAs({ ...bucket, statedShare: null, reports: 'nothing', learn, hints }, windows);
 }
 
 /** Its requests are those of the window that takes longest for one call. */

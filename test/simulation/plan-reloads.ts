@@ -27,10 +27,13 @@ export function reloadPlans(
     chance.between(scene.fromMs, scene.toMs),
   ).toSorted((one, other) => one - other);
   const reloads: ReloadPlan[] = [];
+  const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, maxLateMs)]));
+  const lates = (): number[] => Array.from({ length: scene.processes }, late);
   for (const at of times) {
+    // Drawn in this order, seeds keep the histories that they have always named.
+    const before = change === changed ? null : lates();
     const regime = change(chance, reloads.at(-1) ?? first);
-    const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, maxLateMs)]));
-    reloads.push({ ...regime, at, latesMs: Array.from({ length: scene.processes }, late) });
+    reloads.push({ ...regime, at, latesMs: before ?? lates() });
   }
   return reloads;
 }

@@ -129,7 +129,7 @@ const laneOf = (workspace: string, { key }: BucketPlan, maxInFlight: number | nu
   maxInFlight,
 });
 
-const plainCall = (index: number, lane: LanePlan): CallPlan => ({
+export const plainCall = (index: number, lane: LanePlan): CallPlan => ({
   id: `c${index}`,
   at: 0,
   slot: 0,

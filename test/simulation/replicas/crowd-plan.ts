@@ -1,5 +1,7 @@
 /** A crowd of one workspace's calls over three replicas, and nothing else that happens. Owns: that world. */
 import type { BucketPlan, Plan } from '../plan.ts';
+import { plainBucket } from '../plan-buckets.ts';
+import { plainCall } from '../plan-special.ts';
 import { faultyPlanOf, quiet } from './plan.ts';
 
 export interface Crowd {
@@ -35,44 +37,19 @@ export function crowdPlan(seed: number, crowd: Crowd): Plan {
       { name: 'w0', perMinute: crowd.perMinute, perDay: null, maxQueued: 10_000, revokedAt: Infinity },
     ],
     calls: Array.from({ length: crowd.calls }, (_, index) => ({
+      ...plainCall(index, lane),
       id: `c${String(index).padStart(3, '0')}`,
       at: crowd.firstAt + index * crowd.everyMs,
       slot: index % 3,
-      lane,
-      callClass: 'default',
-      document: null,
-      isLetIn: false,
-      costs: { requests: 1 },
-      chargedShare: 1,
-      urgency: 3,
       maxWaitMs: crowd.maxWaitMs,
-      leavesAt: Infinity,
       serviceMs: 20,
-      bodyMs: 0,
-      fate: 'answered',
       safe: false,
     })),
   };
 }
 
 const bucketOf = ({ limit, bucket }: Crowd): BucketPlan => ({
-  key: 'b0',
-  calm: true,
-  isReliable: true,
-  isFixed: false,
-  documents: [],
-  requests: { limit, windowMs: 60_000 },
-  tokens: null,
-  perDay: null,
-  cost: null,
-  statedShare: 1,
-  learn: true,
-  probe: 0,
+  ...plainBucket('b0', { limit, windowMs: 60_000 }),
   reports: 'rounded',
-  outsideShare: 0,
-  outsideBurst: 1,
-  startShare: 0,
-  changes: [],
-  hints: true,
   ...bucket,
 });

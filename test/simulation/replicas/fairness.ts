@@ -5,15 +5,10 @@
  */
 import { laneKey } from '../../../src/ids.ts';
 import type { Costs, MeterName } from '../../../src/call.ts';
+import { Turns } from '../levels.ts';
 import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
 import { freeLanes, isBackground, keyed, type Regime } from '../rules.ts';
-
-interface Served {
-  readonly since: number;
-  units: number;
-  largest: number;
-}
 
 export class Fairness {
   readonly #plan: Plan;
@@ -23,9 +18,7 @@ export class Fairness {
   readonly #waitingSince = new Map<string, number>();
   /** Lanes whose last ticket was granted: they stop waiting with that. */
   readonly #emptied = new Set<string>();
-  readonly #served = new Map<string, Served>();
-  /** What the latest grant of each lane took of its share: it may stand behind that yet, also where little was lost. */
-  readonly #lastServiceMs = new Map<string, number>();
+  readonly #turns = new Turns(0);
   #mark = 0;
 
   /** @param regimes what replicas go by at a time, or went by shortly before. */
@@ -35,8 +28,8 @@ export class Fairness {
     this.#comparable = freeLanes(plan);
   }
 
-  /** Which lanes wait, after a transition and before its grants are counted. `entered`: the ticket that it entered. */
-  check(model: StoredBucket, entered: string | null, now: number): void {
+  /** Which lanes wait, after a transition and before its grants are counted. */
+  check(model: StoredBucket, now: number): void {
     if (this.#comparable.size < 2) return;
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
     for (const { key, bucket } of this.#plan.lanes) {
@@ -46,71 +39,52 @@ export class Fairness {
       const free = lane !== undefined && lane.asleep.size === 0 && lane.slots === null;
       const waits = free && (lane.line.size > 0 || granted.has(laneKey(key)));
       if (this.#emptied.delete(key)) this.#waitingSince.delete(key);
-      const others = lane?.line.names().filter((ticket) => ticket !== entered) ?? [];
-      if (granted.has(laneKey(key)) && others.length === 0) this.#emptied.add(key);
+      if (granted.has(laneKey(key)) && (lane?.line.size ?? 0) === 0) this.#emptied.add(key);
       if (!waits) this.#waitingSince.delete(key);
       else if (!this.#waitingSince.has(key)) this.#waitingSince.set(key, now + ++this.#mark * 1e-9);
     }
   }
 
-  /**
-   * One grant of the latest transition. Returns what is unfair about it. `entered`: the ticket that the transition entered;
-   * what had room went before it, in a pump of its own.
-   */
-  granted(model: StoredBucket, at: number, costs: Costs, entered: string | null, now: number): string | null {
+  /** One grant of the latest transition. Returns what is unfair about it. */
+  granted(model: StoredBucket, at: number, costs: Costs, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
-    const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
-      limit === null ? [] : [{ meter, limit, windowMs }],
-    );
-    const serviceMs = serviceMsOf(costs, rates);
+    const serviceMs = serviceMsOf(costs, ratesOf(model));
     const [regime, ...older] = this.#regimes(now);
     const weight = regime === undefined ? 1 : keyed(regime.lanes, lane).weight;
-    const before = this.#lastServiceMs.get(lane) ?? 0;
     // Where the weight has just changed its turn was as long as one of them says.
     const least = Math.min(weight, ...older.map(({ lanes }) => keyed(lanes, lane).weight));
-    this.#lastServiceMs.set(lane, serviceMs / least);
     if (older.length > 0) this.forgetAll();
-    const since = this.#waitingSince.get(lane);
-    if (since === undefined || !this.#comparable.has(lane)) return null;
-    let found: string | null = null;
-    for (const other of this.#comparable) {
-      const otherSince = this.#waitingSince.get(other);
-      const otherLane = model.bucket?.lanes.get(laneKey(other));
-      if (other === lane || otherLane === undefined || otherSince === undefined) continue;
-      if (isBackground({ key: other }) !== isBackground({ key: lane })) continue;
-      // Both were waiting before this transition, and the other one still is.
-      const both = Math.max(since, otherSince);
-      const behind = later.filter((grant) => grant.lane === other).map(({ ticket }) => ticket);
-      const waits = [...otherLane.line.names(), ...behind].some((ticket) => ticket !== entered);
-      if (both >= now || !waits) continue;
-      const mine = this.#pair(lane, other, both, before);
-      const theirs = this.#pair(other, lane, both, this.#lastServiceMs.get(other) ?? 0);
-      mine.units += serviceMs / weight;
-      mine.largest = Math.max(mine.largest, serviceMs / weight);
-      const lead = mine.units - theirs.units;
-      if (lead > mine.largest + theirs.largest + 1e-6) {
-        found = `${lane} is ${lead.toFixed(2)} ahead of ${other}`;
-      }
+    const waiting = new Map<string, number>();
+    for (const [other, since] of this.#waitingSince) {
+      if (!this.#comparable.has(other) || isBackground({ key: other }) !== isBackground({ key: lane }))
+        continue;
+      const here = model.bucket?.lanes.get(laneKey(other));
+      // It was waiting before this transition, and still is.
+      const waits = here !== undefined && (here.line.size > 0 || later.some((grant) => grant.lane === other));
+      if (waits || other === lane) waiting.set(other, since);
     }
-    return found;
+    return this.#turns.granted(
+      { who: lane, serviceMs: serviceMs / weight, lastMs: serviceMs / least },
+      waiting,
+      {
+        from: 0,
+        now,
+      },
+    );
   }
 
   forgetAll(): void {
     this.#waitingSince.clear();
     this.#emptied.clear();
-    this.#served.clear();
-  }
-
-  #pair(lane: string, other: string, since: number, before: number): Served {
-    const key = `${lane}/${other}`;
-    let pair = this.#served.get(key);
-    if (pair === undefined || pair.since !== since) {
-      pair = { since, units: 0, largest: before };
-      this.#served.set(key, pair);
-    }
-    return pair;
+    this.#turns.forget();
   }
 }
+
+/** What the store knows of the limits. */
+export const ratesOf = ({ bucket }: StoredBucket): Rate[] =>
+  [...(bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
+    limit === null ? [] : [{ meter, limit, windowMs }],
+  );
 
 /** What the store believes of a meter when it grants. */
 interface Rate {

@@ -320,12 +320,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (event !== null) this.exact?.applied(event, reply, model);
     if (model.bucket === null) return;
     if (this.keepsLog && event !== null) this.#noteEvent(event, model, asked);
-    const entered = event?.kind === 'admit' ? event.admission.ticket : null;
-    this.#fairness.check(model, entered, now);
+    this.#fairness.check(model, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);
-      const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, entered, now);
+      const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
     const isSure = this.regimes(now).length === 1;

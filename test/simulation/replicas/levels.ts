@@ -6,8 +6,8 @@
 import { laneKey } from '../../../src/ids.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
-import { BackgroundMinute, CallerTurns } from '../levels.ts';
-import { serviceMsOf } from './fairness.ts';
+import { BackgroundMinute, Turns } from '../levels.ts';
+import { ratesOf, serviceMsOf } from './fairness.ts';
 import { freeLanes, isBackground, keepsTurns } from '../rules.ts';
 import type { CallPlan, Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
@@ -16,7 +16,7 @@ import type { StoredBucket } from './stored-bucket.ts';
 interface Callers {
   /** Since when each waits. */
   readonly since: Map<string, number>;
-  readonly turns: CallerTurns;
+  readonly turns: Turns;
 }
 
 /** What one entry of the log did to a bucket before its grants are judged. */
@@ -154,7 +154,7 @@ export class Levels {
     }
     for (const lane of new Set([...waiting.keys(), ...this.#callers.keys()])) {
       const here = waiting.get(lane) ?? new Set<string>();
-      const known = this.#callers.get(lane) ?? { since: new Map(), turns: new CallerTurns() };
+      const known = this.#callers.get(lane) ?? { since: new Map(), turns: new Turns(1) };
       this.#callers.set(lane, known);
       for (const caller of known.since.keys()) if (!here.has(caller)) known.since.delete(caller);
       for (const caller of here) if (!known.since.has(caller)) known.since.set(caller, clock);
@@ -180,13 +180,10 @@ export class Levels {
     const caller = this.#callerOf(granted.ticket);
     const waiting = new Map([...known.since].filter(([name]) => here.has(name) || name === caller));
     if (waiting.size < 2) return known.turns.forget();
-    const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
-      limit === null ? [] : [{ meter, limit, windowMs }],
-    );
-    const serviceMs = serviceMsOf(this.#watch.planOf(granted.ticket).costs, rates);
-    const unfair = known.turns.granted({ caller, serviceMs }, waiting, { from: 0, now: clock });
+    const serviceMs = serviceMsOf(this.#watch.planOf(granted.ticket).costs, ratesOf(model));
+    const unfair = known.turns.granted({ who: caller, serviceMs }, waiting, { from: 0, now: clock });
     this.#watch.reach('callers take turns');
-    if (unfair !== null) this.#watch.broken('5', `${granted.lane}: ${unfair}`);
+    if (unfair !== null) this.#watch.broken('5', `${granted.lane}: caller ${unfair}`);
   }
 
   #behindOthers(model: StoredBucket, { granted, others, clock }: Beside, isSure: boolean): void {

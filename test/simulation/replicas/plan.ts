@@ -4,10 +4,11 @@
  */
 import { maxUptimeMs, originOf } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
+import { plainBucket } from '../plan-buckets.ts';
 import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
 import { levelsFrom, reservingFrom, saturated, withLevels, withReservations } from '../plan-levels.ts';
 import { pinned, reloadPlans } from '../plan-reloads.ts';
-import { lanesOf, specialWorld } from '../plan-special.ts';
+import { lanesOf, plainCall, specialWorld } from '../plan-special.ts';
 import type {
   BucketPlan,
   CallPlan,
@@ -276,24 +277,17 @@ function faultsOf(chance: Chance, replicas: number, spanMs: number, leaseMs: num
 
 function bucketOf(chance: Chance, index: number): BucketPlan {
   const calm = chance.happens(0.7);
+  const limit = chance.pick([1, 2, 5, 40, 100]);
+  const windowMs = chance.pick([1_000, 4_000, 20_000]);
   return {
-    key: `b${index}`,
+    ...plainBucket(`b${index}`, { limit, windowMs }),
     calm,
-    requests: { limit: chance.pick([1, 2, 5, 40, 100]), windowMs: chance.pick([1_000, 4_000, 20_000]) },
-    tokens: null,
-    perDay: null,
-    cost: null,
-    documents: [],
-    isFixed: false,
     isReliable: calm,
     statedShare: calm ? 1 : chance.pick([1, 2]),
-    learn: true,
     probe: chance.pick([0, 0, 1]),
     reports: chance.pick<BucketPlan['reports']>(['exact', 'rounded', 'nothing']),
     outsideShare: calm ? 0 : chance.pick([0, 0.3]),
-    outsideBurst: 1,
     startShare: calm ? 0 : chance.pick([0, 1]),
-    changes: [],
     hints: chance.happens(0.9),
   };
 }
@@ -324,17 +318,12 @@ function callsOf(
   return Array.from({ length: chance.whole(4, 36) }, (_, index) => {
     const at = startMs + (chance.happens(0.5) ? chance.pick([0, 3]) : chance.between(0, scene.spanMs));
     return {
-      id: `c${index}`,
+      ...plainCall(index, first),
       at,
       slot: chance.whole(0, scene.replicas - 1),
       lane: chance.pick([first, ...others]),
-      callClass: 'default',
-      costs: { requests: 1 },
-      document: null,
-      chargedShare: 1,
       urgency: urgent ? chance.whole(2, 4) : 3,
       maxWaitMs: chance.pick([shortest, ...longer]),
-      isLetIn: false,
       leavesAt: chance.happens(0.12) ? at + chance.pick([1, 30, 500, 5_000]) : Infinity,
       serviceMs: chance.pick([3, 40, 200, 1_500]),
       bodyMs: chance.pick([0, 0, 300]),
