@@ -1,8 +1,6 @@
 /** What replicas tell each other about repeats, on a real Redis. Each replica's own clock moves only when the test says so. */
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
+import { describe, expect, test } from '@jest/globals';
 import { CallAbort } from '../../src/call-abort.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
 import { Refusal } from '../../src/errors.ts';
 import { claimCodec, entryOf } from '../../src/repeats/claim.ts';
 import { Claims, type RepeatDecision } from '../../src/repeats/claims.ts';
@@ -10,24 +8,13 @@ import { LeftCalls, type Offers } from '../../src/repeats/left-calls.ts';
 import type { KeptResponse, RepeatKey } from '../../src/repeats/repeat.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
 import { MemoryMap } from '../../src/replicated/shared-map.ts';
-import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
-import { plainRedis } from '../support/plain-redis.ts';
-import { startRedis, type RedisServer } from '../support/redis.ts';
+import { onRedis } from '../support/shared-redis.ts';
 import { until } from '../support/until.ts';
 
-let server: RedisServer;
-let probe: Redis;
-beforeAll(async () => {
-  server = await startRedis();
-  probe = new Redis(server.port);
-});
-afterAll(async () => {
-  probe.disconnect();
-  await server.stop();
-});
-beforeEach(() => probe.flushall());
+const server = onRedis();
+const inRedis = (name = 'name'): string => `sluice:{repeat.4:${name}}`;
 
 const key: RepeatKey = {
   marker: 'key',
@@ -37,7 +24,6 @@ const key: RepeatKey = {
   upstream: 'api',
   secret: { workspaceId: 'workspace', key: 'the key' },
 };
-const claimKey = 'sluice:{repeat.4:name}';
 const response: KeptResponse = {
   status: 200,
   rawFields: [],
@@ -45,41 +31,22 @@ const response: KeptResponse = {
   shouldRetry: null,
 };
 const answered = { kind: 'answered', response, isKept: true } as const;
+const failed = { kind: 'failed', failure: null } as const;
 const renewalMs = 500;
 
-const open: { close(): void }[] = [];
-afterEach(() => open.splice(0).forEach((replica) => replica.close()));
-
-function replica(name: string, labelKey = 'a label key') {
+function replica(name: string, { labelKey = 'a label key', redis = server.connect() } = {}) {
   const clock = manualClock();
   const counts = { madeAgain: 0, unreadable: 0 };
-  const redis = new SharedRedis({
-    settings: plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }] }),
-    clock: systemClock,
-    random: systemRandom,
-    onError: () => {},
-  });
   const map = new RedisMap({ redis, name: 'repeat.4', labelKey, codec: claimCodec });
-  const claims = new Claims({
-    clock,
-    map,
-    replica: name,
-    telemetry: {
-      madeAgain: () => void (counts.madeAgain += 1),
-      log: { ...noTelemetry.log, warn: () => void (counts.unreadable += 1) },
-    },
-  });
-  const left = new LeftCalls({
-    clock,
-    replica: name,
-    map: new RedisMap<Offers>({ redis, name: 'left.4', labelKey }),
-    meanwhile: new MemoryMap(clock),
-  });
-  open.push(claims, redis);
-  const stateNow = async (): Promise<string | null> => {
-    const read = await map.read(entryOf(key));
-    return read.kind === 'entry' ? read.value.state.kind : null;
+  const telemetry = {
+    madeAgain: () => void (counts.madeAgain += 1),
+    log: { ...noTelemetry.log, warn: () => void (counts.unreadable += 1) },
   };
+  const claims = new Claims({ clock, map, replica: name, telemetry });
+  const offers = new RedisMap<Offers>({ redis, name: 'left.4', labelKey });
+  const left = new LeftCalls({ clock, replica: name, map: offers, meanwhile: new MemoryMap(clock) });
+  server.closes(claims);
+  /** Pauses of this replica end as soon as they begin. */
   const patiently = async <T>(finding: Promise<T>): Promise<T | string> => {
     let isFound = false;
     const found = finding
@@ -91,12 +58,26 @@ function replica(name: string, labelKey = 'a label key') {
     });
     return found;
   };
-  /** What there is for the call; pauses of this replica end as soon as they begin. */
-  const find = (call: RepeatKey = key): Promise<RepeatDecision | string> =>
-    patiently(claims.find(call, new CallAbort()));
-  /** What there is for the repeat of a call without a key that was left. */
-  const ofLeft = (call: RepeatKey) => patiently(claims.ofAnother(call, new CallAbort()));
-  return { claims, left, find, ofLeft, stateNow, counts, clock };
+  return {
+    claims,
+    left,
+    counts,
+    clock,
+    /** What there is for the call. */
+    find: (call: RepeatKey = key): Promise<RepeatDecision | string> =>
+      patiently(claims.find(call, new CallAbort())),
+    /** What there is for the repeat of a call without a key that was left. */
+    ofLeft: (call: RepeatKey) => patiently(claims.ofAnother(call, new CallAbort())),
+    /** The call ends, and Redis knows. */
+    async ends(how: Parameters<Claims['ended']>[1] = answered, call = key, keepMs = 600_000): Promise<void> {
+      claims.ended(call, how, keepMs);
+      await claims.flushed();
+    },
+    stateNow: async (): Promise<string | null> => {
+      const read = await map.read(entryOf(key));
+      return read.kind === 'entry' ? read.value.state.kind : null;
+    },
+  };
 }
 
 const make = { kind: 'make', arrivedAt: null };
@@ -105,8 +86,8 @@ describe('the claim of a replica that is gone', () => {
   test('passes to exactly one repeat, also one that comes after the replica has gone, and the repetition is counted', async () => {
     const [a, b, c] = [replica('a'), replica('b'), replica('c')];
     expect(await a.find()).toEqual(make);
-    expect(await probe.pttl(claimKey)).toBeGreaterThan(60_000);
-    await probe.pexpire(claimKey, 60_000);
+    expect(await server.probe.pttl(inRedis())).toBeGreaterThan(60_000);
+    await server.probe.pexpire(inRedis(), 60_000);
     expect(await b.find()).toEqual(make);
     expect(b.counts.madeAgain).toBe(1);
     const found = c.find();
@@ -120,9 +101,9 @@ describe('a Redis that lost its data', () => {
   test('gets back the claims of calls under way, and no other replica makes these calls then', async () => {
     const [a, b] = [replica('a'), replica('b')];
     expect(await a.find()).toEqual(make);
-    await probe.flushall();
+    await server.probe.flushall();
     a.clock.advance(renewalMs);
-    await until(async () => (await probe.exists(claimKey)) === 1);
+    await until(async () => (await server.probe.exists(inRedis())) === 1);
     const found = b.find();
     a.claims.ended(key, answered, 600_000);
     expect(await found).toMatchObject({ kind: 'response' });
@@ -132,14 +113,13 @@ describe('a Redis that lost its data', () => {
   test('while a call is under way: if another replica makes the call, too, the repetition is counted once', async () => {
     const [a, b] = [replica('a'), replica('b')];
     expect(await a.find()).toEqual(make);
-    await probe.flushall();
+    await server.probe.flushall();
     expect(await b.find()).toEqual(make);
     for (const _ of [1, 2]) {
       a.clock.advance(renewalMs);
       await a.claims.flushed();
     }
-    a.claims.ended(key, answered, 600_000);
-    await a.claims.flushed();
+    await a.ends();
     expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([1, 0]);
   });
 });
@@ -147,7 +127,7 @@ describe('a Redis that lost its data', () => {
 test('a replica that was stopped and finds its call made again by another one does not count that once more', async () => {
   const [a, b] = [replica('a'), replica('b')];
   await a.find();
-  await probe.pexpire(claimKey, 60_000);
+  await server.probe.pexpire(inRedis(), 60_000);
   expect(await b.find()).toEqual(make);
   a.clock.advance(renewalMs);
   await a.claims.flushed();
@@ -158,14 +138,13 @@ describe('a kept response in Redis', () => {
   const keep = async () => {
     const a = replica('a');
     await a.find();
-    a.claims.ended(key, answered, 600_000);
-    await a.claims.flushed();
-    const sealed = await probe.getBuffer(claimKey);
+    await a.ends();
+    const sealed = await server.probe.getBuffer(inRedis());
     if (sealed === null) throw new Error('no response is kept');
     expect(sealed.toString('latin1')).not.toContain('the response');
     return sealed;
   };
-  const store = (sealed: Buffer) => probe.set(claimKey, sealed, 'KEEPTTL');
+  const store = (sealed: Buffer) => server.probe.set(inRedis(), sealed, 'KEEPTTL');
 
   test('is opened by a replica with the same label key', async () => {
     await keep();
@@ -180,7 +159,7 @@ describe('a kept response in Redis', () => {
     expect(b.counts).toEqual({ madeAgain: 0, unreadable: 1 });
     await store(sealed);
     expect(await b.find()).toMatchObject({ kind: 'response' });
-    const stranger = replica('c', 'another label key');
+    const stranger = replica('c', { labelKey: 'another label key' });
     expect(await stranger.find()).toBe('idempotency_conflict');
     expect(stranger.counts.unreadable).toBe(1);
   });
@@ -188,8 +167,7 @@ describe('a kept response in Redis', () => {
   test('is deleted when its replica keeps it no longer, and only by that replica', async () => {
     const [a, b] = [replica('a'), replica('b')];
     await a.find();
-    a.claims.ended(key, answered, 600_000);
-    await a.claims.flushed();
+    await a.ends();
     b.claims.forget(key);
     await b.claims.flushed();
     expect(await b.stateNow()).toBe('kept');
@@ -202,15 +180,14 @@ describe('a kept response in Redis', () => {
 test('a kept response that is put back into Redis after its time does not count: the call is made again', async () => {
   const [a, b] = [replica('a'), replica('b')];
   await a.find();
-  a.claims.ended(key, answered, 60_000);
-  await a.claims.flushed();
-  const sealed = await probe.getBuffer(claimKey);
+  await a.ends(answered, key, 60_000);
+  const sealed = await server.probe.getBuffer(inRedis());
   if (sealed === null) throw new Error('no response is kept');
   b.clock.advance(30_000);
   expect(await b.find()).toMatchObject({ kind: 'response' });
   b.clock.advance(60_000);
   // As somebody who can write to Redis would.
-  await probe.set(claimKey, sealed, 'PX', 600_000);
+  await server.probe.set(inRedis(), sealed, 'PX', 600_000);
   expect(await b.find()).toEqual(make);
 });
 
@@ -222,11 +199,10 @@ test('a call that fails without a result frees its key at once, and only its own
   a.claims.left(earlier, 0);
   expect(await a.find(later)).toMatchObject({ kind: 'make' });
   // The earlier call ends after the later one of the same name has begun.
-  a.claims.ended(earlier, { kind: 'failed', failure: null }, 0);
-  await a.claims.flushed();
+  await a.ends(failed, earlier);
   expect(await a.stateNow()).toBe('held');
   const found = b.find();
-  a.claims.ended(later, { kind: 'failed', failure: null }, 0);
+  a.claims.ended(later, failed, 0);
   expect(await found).toEqual(make);
 });
 
@@ -265,12 +241,7 @@ describe('what clients leave of calls without a key', () => {
   });
 
   test('is kept here while Redis does not answer', async () => {
-    const clock = manualClock();
-    const settings = plainRedis({ nodes: [{ host: '127.0.0.1', port: 1 }] });
-    const away = new SharedRedis({ settings, clock: systemClock, random: systemRandom, onError: () => {} });
-    open.push(away);
-    const map = new RedisMap<Offers>({ redis: away, name: 'left.4', labelKey: 'a label key' });
-    const left = new LeftCalls({ clock, replica: 'a', map, meanwhile: new MemoryMap(clock) });
+    const { left } = replica('a', { redis: server.connect({ port: 1 }) });
     await left.offer('digest', { kind: 'call', name: 'one' });
     expect(await left.take('digest')).toEqual({ kind: 'call', name: 'one' });
     expect(await left.take('digest')).toBeNull();
@@ -284,7 +255,7 @@ describe('what clients leave of calls without a key', () => {
       await a.claims.flushed();
     }
     const found = b.ofLeft(unnamed('one'));
-    await until(async () => (await probe.exists(claimKey.replace('name', 'one'))) === 1);
+    await until(async () => (await server.probe.exists(inRedis('one'))) === 1);
     a.claims.ended(call, answered, 60_000);
     expect(await found).toMatchObject({ response: { status: 200 } });
   });
@@ -296,7 +267,7 @@ describe('what clients leave of calls without a key', () => {
       a.claims.abandoned(call);
       a.claims.ended(call, spoil === null ? { ...answered, response: 'too_large' } : answered, 60_000);
       await a.claims.flushed();
-      if (spoil !== null) await probe.set(claimKey.replace('name', call.name), spoil, 'KEEPTTL');
+      if (spoil !== null) await server.probe.set(inRedis(call.name), spoil, 'KEEPTTL');
       expect(await b.ofLeft({ ...call })).toBeNull();
     }
   });
@@ -305,9 +276,8 @@ describe('what clients leave of calls without a key', () => {
 test('a call that was made while Redis did not answer is claimed as soon as it does', async () => {
   const [a, b] = [replica('a'), replica('b')];
   expect(await a.find()).toEqual(make);
-  a.claims.ended(key, { kind: 'failed', failure: null }, 0);
-  await a.claims.flushed();
-  await probe.client('PAUSE', 3_000, 'ALL');
+  await a.ends(failed);
+  await server.probe.client('PAUSE', 3_000, 'ALL');
   expect(await a.find()).toEqual(make);
   await until(async () => {
     a.clock.advance(renewalMs);

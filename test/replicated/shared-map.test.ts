@@ -1,54 +1,32 @@
 /** What every shared map keeps to, in memory and on a real Redis; and what Redis gets to see. */
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
-import { systemClock, systemRandom } from '../../src/clock.ts';
+import { describe, expect, test } from '@jest/globals';
+import { systemClock } from '../../src/clock.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
 import { anybody, change, MemoryMap, type Entry, type SharedMap } from '../../src/replicated/shared-map.ts';
-import { SharedRedis } from '../../src/replicated/shared-redis.ts';
-import { plainRedis } from '../support/plain-redis.ts';
-import { startRedis, type RedisServer } from '../support/redis.ts';
+import { onRedis } from '../support/shared-redis.ts';
 import { until } from '../support/until.ts';
 
-const labelKey = 'a label key for tests only';
+const server = onRedis();
 const codec = {
   write: (value: string) => Buffer.from(value),
   read: (bytes: Buffer) => bytes.toString(),
 };
-let server: RedisServer;
-let probe: Redis;
-beforeAll(async () => {
-  server = await startRedis();
-  probe = new Redis(server.port);
-});
-beforeEach(() => probe.flushall());
-const open: SharedRedis[] = [];
-afterEach(() => open.splice(0).forEach((redis) => redis.close()));
-afterAll(async () => {
-  probe.disconnect();
-  await server.stop();
-});
-
-function redisOn(port = server.port): SharedRedis {
-  const redis = new SharedRedis({
-    settings: plainRedis({ nodes: [{ host: '127.0.0.1', port }] }),
-    clock: systemClock,
-    random: systemRandom,
-    onError: () => {},
-  });
-  open.push(redis);
-  return redis;
+type OnChange = (name: string, entry: Entry<string>) => void;
+interface Options {
+  readonly redis?: ReturnType<typeof server.connect>;
+  readonly labelKey?: string;
+  readonly onChange?: OnChange;
 }
-const redisMap = (
-  key = labelKey,
-  onChange?: (name: string, entry: Entry<string>) => void,
-): RedisMap<string> =>
-  new RedisMap({
-    redis: redisOn(),
-    name: 'test.1',
-    labelKey: key,
-    codec,
-    ...(onChange === undefined ? {} : { onChange }),
-  });
+function redisMap({
+  redis = server.connect(),
+  labelKey = 'a label key',
+  ...more
+}: Options = {}): RedisMap<string> {
+  return new RedisMap({ redis, name: 'test.1', labelKey, codec, ...more });
+}
+/** Resolves when somebody listens to what is written to the map of this database. */
+const heardOn = (database: number): Promise<void> =>
+  until(async () => (await server.probe.pubsub('NUMSUB', `sluice:shared:test.1:${database}:`))[1] === 1);
 
 const key = { name: 'name', secret: 'canary-secret' };
 const mine = { owner: 'a.1', ttlMs: 60_000, over: null };
@@ -116,76 +94,62 @@ describe.each<[string, () => SharedMap<string>]>([
 describe('what Redis holds of a shared map', () => {
   test('shows nothing of values and secrets, and expires', async () => {
     await redisMap().put(key, 'canary-value', mine);
-    const names = await probe.keys('*');
-    expect(names).toHaveLength(1);
-    for (const name of names) {
-      expect(await probe.pttl(name)).toBeGreaterThan(0);
-      expect(`${name} ${(await probe.getBuffer(name))?.toString('latin1') ?? ''}`).not.toContain('canary');
-    }
+    const [name = '', ...others] = await server.probe.keys('*');
+    expect(others).toEqual([]);
+    expect(await server.probe.pttl(name)).toBeGreaterThan(0);
+    expect(`${name} ${String(await server.probe.getBuffer(name))}`).not.toContain('canary');
   });
 
   test('is unreadable under another label key, secret, name or owner, and wherever a byte of it is changed', async () => {
     await redisMap().put(key, 'value', mine);
-    const [name = ''] = await probe.keys('*');
-    const bytes = (await probe.getBuffer(name)) ?? Buffer.alloc(0);
-    expect(await redisMap('another label key').read(key)).toEqual({ kind: 'unreadable' });
+    const [name = ''] = await server.probe.keys('*');
+    const bytes = (await server.probe.getBuffer(name)) ?? Buffer.alloc(0);
+    expect(await redisMap({ labelKey: 'another label key' }).read(key)).toEqual({ kind: 'unreadable' });
     const map = redisMap();
     expect(await map.read({ ...key, secret: 'another' })).toEqual({ kind: 'unreadable' });
-    await probe.set(name.replace(':name', ':other'), bytes, 'PX', 60_000);
+    await server.probe.set(name.replace(':name', ':other'), bytes, 'PX', 60_000);
     expect(await map.read({ ...key, name: 'other' })).toEqual({ kind: 'unreadable' });
     const changed = Array.from(bytes.keys(), (at) => {
       const copy = Buffer.from(bytes);
       copy.writeUInt8(copy.readUInt8(at) ^ 1, at);
       return copy;
     });
-    const spoilt = [
-      ...changed,
-      ...Array.from(bytes.keys(), (end) => bytes.subarray(0, end)),
-      Buffer.alloc(99),
-    ];
-    for (const each of spoilt) {
-      await probe.set(name, each, 'PX', 60_000);
+    const cut = Array.from(bytes.keys(), (end) => bytes.subarray(0, end));
+    for (const each of [...changed, ...cut, Buffer.alloc(99)]) {
+      await server.probe.set(name, each, 'PX', 60_000);
       expect(await map.read(key)).toEqual({ kind: 'unreadable' });
     }
-    await probe.set(name, bytes, 'PX', 60_000);
+    await server.probe.set(name, bytes, 'PX', 60_000);
     expect(await map.read(key)).toMatchObject({ value: 'value' });
     // Who wants the entry and cannot read it does not get it either.
-    await probe.set(name, Buffer.from('of somebody else'), 'PX', 60_000);
+    await server.probe.set(name, Buffer.from('of somebody else'), 'PX', 60_000);
     expect(await map.put(key, 'value', mine)).toEqual({ kind: 'lost', to: { kind: 'unreadable' } });
   });
 });
 
 test('every replica hears of what another one writes, and of nothing that somebody else publishes', async () => {
   const heard: [string, Entry<string>][] = [];
-  const channel = 'sluice:shared:test.1:0:';
-  redisMap(labelKey, (name, entry) => void heard.push([name, entry]));
-  await until(async () => (await probe.pubsub('NUMSUB', channel))[1] === 1);
-  await probe.publish(channel, 'forged b2Y= 1000');
-  await redisMap(labelKey, () => {}).put({ name: 'name' }, 'value', mine);
+  redisMap({ onChange: (name, entry) => void heard.push([name, entry]) });
+  await heardOn(0);
+  await server.probe.publish('sluice:shared:test.1:0:', 'forged b2Y= 1000');
+  await redisMap({ onChange: () => {} }).put({ name: 'name' }, 'value', mine);
   await until(() => heard.length > 0);
   expect(heard).toEqual([['name', { kind: 'entry', value: 'value', owner: 'a.1', leftMs: 60_000 }]]);
 });
 
 test('a replica of another database or key prefix does not hear of it', async () => {
   const heard: string[] = [];
-  const other = new SharedRedis({
-    settings: plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }], database: 1 }),
-    clock: systemClock,
-    random: systemRandom,
-    onError: () => {},
-  });
-  open.push(other);
   const onChange = (name: string): void => void heard.push(name);
-  const theirMap = new RedisMap<string>({ redis: other, name: 'test.1', labelKey, onChange });
-  await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:test.1:1:'))[1] === 1);
-  await redisMap(labelKey, () => {}).put({ name: 'here' }, 'value', mine);
+  const theirMap = redisMap({ redis: server.connect({ database: 1 }), onChange });
+  await heardOn(1);
+  await redisMap({ onChange: () => {} }).put({ name: 'here' }, 'value', mine);
   await theirMap.put({ name: 'there' }, 'value', mine);
   await until(() => heard.length > 0);
   expect(heard).toEqual(['there']);
 });
 
 test('a map whose Redis does not answer says so', async () => {
-  const map = new RedisMap({ redis: redisOn(1), name: 'test.1', labelKey, codec });
+  const map = redisMap({ redis: server.connect({ port: 1 }) });
   expect(await map.read(key)).toEqual({ kind: 'unavailable' });
   expect(await map.put(key, 'value', mine)).toEqual({ kind: 'unavailable' });
 });
