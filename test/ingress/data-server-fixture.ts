@@ -116,17 +116,5 @@ export async function settled(condition: () => boolean): Promise<void> {
 }
 
 /** A promise to be settled from outside. */
-export interface Later<T> {
-  readonly promise: Promise<T>;
-  readonly resolve: (value: T) => void;
-  readonly reject: (error: unknown) => void;
-}
-
-export function later<T>(): Later<T> {
-  let settle: Pick<Later<T>, 'resolve' | 'reject'> | null = null;
-  const promise = new Promise<T>((resolve, reject) => {
-    settle = { resolve, reject };
-  });
-  if (settle === null) throw new Error('a promise runs its executor at once');
-  return { promise, ...(settle as Pick<Later<T>, 'resolve' | 'reject'>) };
-}
+export type Later<T> = PromiseWithResolvers<T>;
+export const later = <T>(): Later<T> => Promise.withResolvers<T>();
