@@ -4,7 +4,6 @@ import { createServer, request, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { loadSettings } from '../../src/config/load.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 let gateway: TestGateway;
@@ -90,10 +89,6 @@ test('who takes the data port for a forward proxy, or the admin port for the dat
 test('a 404 names the routes that exist', async () => {
   for (const route of ['/proxy?target=', '/via/{upstream}/{path}', '/activity'])
     expect(await detailOf('/v1/chat', {})).toContain(route);
-});
-
-test('a missing configuration file is reported with the command that writes one', () => {
-  expect(() => loadSettings({ path: '/nowhere/sluice.yaml', env: {} })).toThrow(/npx sluice init/);
 });
 
 test('a workspace without a ceiling has none where its upstream states one', async () => {
