@@ -33,11 +33,11 @@ export function createReport(name: string): Report {
     check: (what, isGood, detail = '') => note(what, isGood, isGood ? '' : indented(detail)),
     async run(what, check) {
       const startedAt = performance.now();
-      const problem = await problemOf(check);
+      const { isGood, said } = await problemOf(check);
       const took = ` (${((performance.now() - startedAt) / 1_000).toFixed(1)} s)`;
-      const beside = problem.said === '' ? '' : `: ${problem.said}`;
-      note(what, problem.isGood, problem.isGood ? took + beside : took + indented(problem.said));
-      return problem.isGood;
+      const beside = said === '' ? '' : `: ${said}`;
+      note(what, isGood, took + (isGood ? beside : indented(said)));
+      return isGood;
     },
     skipped(what, why) {
       skipped += 1;
@@ -66,9 +66,6 @@ async function problemOf(check: Check): Promise<{ readonly isGood: boolean; read
     if (!(failure instanceof Error)) return { isGood: false, said: String(failure) };
     // What a program wrote that ended with another code than 0.
     const { stdout = '', stderr = '' } = failure as { stdout?: string; stderr?: string };
-    return {
-      isGood: false,
-      said: [failure.message, stdout, stderr].filter((text) => text !== '').join('\n'),
-    };
+    return { isGood: false, said: [failure.message, stdout, stderr].filter(Boolean).join('\n') };
   }
 }

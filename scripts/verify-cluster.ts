@@ -3,7 +3,6 @@
  * real Redis. Prints one table row per row and a last line with the counts; exit code 1 when a promise was broken.
  */
 import { bursts } from './cluster/bursts.ts';
-import { quotas } from './cluster/quotas.ts';
 import { judge } from './cluster/row.ts';
 import { endAll } from './fleet/processes.ts';
 import { noRedis } from './fleet/redis.ts';
@@ -11,7 +10,7 @@ import { stalls } from './fleet/stalls.ts';
 import { record } from './nightly/figures.ts';
 
 const wanted = process.argv.slice(2).join(' ');
-const rows = [...bursts, ...quotas].filter(({ name }) => name.includes(wanted));
+const rows = bursts.filter(({ name }) => name.includes(wanted));
 const tally = { passed: 0, failed: 0, skipped: 0 };
 const inWords = { passed: 'passed', failed: 'FAILED', skipped: 'not judged' };
 

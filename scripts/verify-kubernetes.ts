@@ -1,16 +1,17 @@
 /**
  * `npm run verify:kubernetes`: chart and manifests on the control plane of Kubernetes itself, built from its Go modules (once;
- * cached): etcd, API server, controllers and scheduler are real, nodes and pods are simulated. Installs, upgrades, rolls back, drains
+ * cached): etcd, API server and controllers are real, what kubelets would say of pods is not. Installs, upgrades, rolls back, evicts
  * and removes. `--where-possible`: a machine on which it cannot be built or started is skipped, not failed.
  */
-import { startControlPlane, type ControlPlane } from './kubernetes/control-plane.ts';
+import { endAll } from './fleet/processes.ts';
+import type { Client } from './kubernetes/client.ts';
+import { startControlPlane } from './kubernetes/control-plane.ts';
 import { addCustomResources } from './kubernetes/custom-resources.ts';
-import { checkDisruption } from './kubernetes/disruption.ts';
-import { checkHandover, checkLifecycle, checkScaling, enforcesRestricted } from './kubernetes/lifecycles.ts';
+import { checkDisruption, checkHandover, checkLifecycle, checkScaling } from './kubernetes/installs.ts';
 import { checkManifests } from './kubernetes/manifests.ts';
-import { addPriorityClass } from './kubernetes/namespace.ts';
-import { addSimulatedNodes, addVolumes } from './kubernetes/nodes.ts';
+import { enforcesRestricted, prepareCluster } from './kubernetes/namespace.ts';
 import { build, kubernetesVersion, obstacle } from './kubernetes/program.ts';
+import { Stand } from './kubernetes/stand.ts';
 import { valueSets } from './kubernetes/value-sets.ts';
 import { installTools } from './packaging/tools.mjs';
 import { createReport } from './report.ts';
@@ -18,32 +19,26 @@ import { createReport } from './report.ts';
 /** Most of a task is waiting for pods: more tasks than processors. */
 const atOnce = 5;
 const report = createReport('kubernetes');
-const startedOrNot = (failure: unknown): string =>
-  `not possible on this machine: ${String(failure).slice(-1_000)}`;
 
-async function start(): Promise<ControlPlane> {
+async function start(): Promise<Client> {
   await build();
-  const plane = await startControlPlane(installTools());
-  try {
-    await addSimulatedNodes(plane);
-    await addVolumes(plane);
-    await addCustomResources(plane.client);
-    await addPriorityClass(plane.client);
-    return plane;
-  } catch (failure) {
-    await plane.stop();
-    throw failure;
-  }
+  const client = await startControlPlane(installTools());
+  await prepareCluster(client);
+  await addCustomResources(client);
+  return client;
 }
 
-async function checkAll({ client }: ControlPlane): Promise<void> {
+async function checkAll(client: Client): Promise<void> {
+  const stand = new Stand(client);
+  void stand.run();
+  const on = { client, stand, report };
   await report.run('a namespace refuses pods that are not "restricted"', () => enforcesRestricted(client));
   const groups = [
-    () => checkDisruption(client, report),
-    () => checkScaling(client, report),
-    () => checkHandover(client, report),
+    () => checkDisruption(on),
+    () => checkScaling(on),
+    () => checkHandover(on),
     () => checkManifests(client, report),
-    ...valueSets.map((set) => () => checkLifecycle(client, report, set, 4)),
+    ...valueSets.map((set) => () => checkLifecycle(on, set)),
   ];
   const work = async (): Promise<void> => {
     for (let group = groups.shift(); group !== undefined; group = groups.shift())
@@ -52,16 +47,15 @@ async function checkAll({ client }: ControlPlane): Promise<void> {
   await Promise.all(Array.from({ length: atOnce }, work));
 }
 
+for (const signal of ['SIGINT', 'SIGTERM'] as const)
+  process.once(signal, () => void endAll().then(() => process.exit(1)));
 const why = await obstacle();
 if (why === null) {
-  report.section(`Kubernetes ${kubernetesVersion()}: a real control plane, simulated nodes`);
-  const plane = await start().catch((failure: unknown) => startedOrNot(failure));
-  if (typeof plane !== 'string') {
-    const ended = (): void => void plane.stop().then(() => process.exit(1));
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, ended);
-    await checkAll(plane);
-    await plane.stop();
-  } else if (process.argv.includes('--where-possible')) report.skipped('Kubernetes', plane);
-  else report.check('the control plane starts', false, plane);
+  report.section(`Kubernetes ${kubernetesVersion()}: a real control plane`);
+  const client = await start().catch((failure: unknown) => String(failure).slice(-1_000));
+  if (typeof client !== 'string') await checkAll(client);
+  else if (process.argv.includes('--where-possible')) report.skipped('Kubernetes', client);
+  else report.check('the control plane starts', false, client);
 } else report.skipped('Kubernetes', why);
+await endAll();
 process.exit(report.end());

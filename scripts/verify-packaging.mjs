@@ -6,6 +6,7 @@ import { chartChecks } from './packaging/chart-checks.mjs';
 import { autoscalingChecks } from './packaging/autoscaling-checks.mjs';
 import { imageChecks } from './packaging/image-checks.mjs';
 import { proxyChecks } from './packaging/proxy-checks.mjs';
+import { endAll } from './fleet/processes.ts';
 import { report } from './packaging/report.mjs';
 import { installTools } from './packaging/tools.mjs';
 
@@ -26,4 +27,5 @@ for (const [name, [title, run]] of Object.entries(parts)) {
   report.section(title);
   await run(tools);
 }
-process.exitCode = report.end();
+await endAll();
+process.exit(report.end());

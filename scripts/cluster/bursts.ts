@@ -1,20 +1,12 @@
 /**
  * Bursts over three replicas: 800 chats in five seconds on a bucket of 600 per minute, undisturbed, with a Redis that is far away, with a
- * replica that is stopped again and again, beside somebody whom no gateway sees; and orders of a lane with one call in flight.
+ * replica that is stopped again and again; and orders of a lane with one call in flight.
  */
 import { systemClock } from '../../src/clock.ts';
-import {
-  chatBody,
-  chatPath,
-  count,
-  ordersPath,
-  overtaken,
-  pause,
-  send,
-} from '../../test/support/redis-fleet.ts';
+import { chatBody, chatPath, ordersPath, overtaken, pause } from '../../test/support/redis-fleet.ts';
 import { firstLine, parsed, start } from '../fleet/processes.ts';
 import { standStill } from '../fleet/redis.ts';
-import { chatModel, startWorld, store, wide, type Row, type Seen, type World } from './row.ts';
+import { chatModel, startWorld, wide, type Row, type Seen, type World } from './row.ts';
 
 const calls = 800;
 const perMinute = 600;
@@ -23,19 +15,8 @@ const direct = 650;
 /** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
 const apartMs = 50;
 
-const chatLoad = (everyMs: number) => (world: World) => ({
-  calls,
-  everyMs,
-  path: chatPath,
-  key: world.keys['acme'] ?? '',
-  body: () => chatBody,
-  waitSeconds: 90,
-});
 const chatWorld = (redisUrl?: (port: number) => Promise<string>) => () =>
-  startWorld('language-model', chatModel(perMinute), {
-    limits: wide,
-    ...(redisUrl === undefined ? {} : { redisUrl }),
-  });
+  startWorld('language-model', chatModel(perMinute), { limits: wide, redisUrl });
 
 /** Calls that left behind others that had come clearly later; a call has come when its replica reads it, and a stopped one reads nothing. */
 function orderOf({ responses, entries, stalledMs }: Seen, unreadMs = 0) {
@@ -52,8 +33,15 @@ function orderOf({ responses, entries, stalledMs }: Seen, unreadMs = 0) {
 const chats: Row = {
   name: `chat burst: ${calls} calls in 5 s, bucket ${perMinute}/min`,
   world: chatWorld(),
-  load: chatLoad(5_000 / calls),
-  best: () => 20_000,
+  load: ({ keys }) => ({
+    calls,
+    everyMs: 5_000 / calls,
+    path: chatPath,
+    key: keys['acme'] ?? '',
+    body: () => chatBody,
+    waitSeconds: 90,
+  }),
+  bestMs: 20_000,
   atBest: 1.02,
   also: (seen) => orderOf(seen),
 };
@@ -123,9 +111,14 @@ const stoppedChats: Row = {
   also: (seen) => orderOf(seen, longestStopMs),
 };
 
+const standardStore = {
+  latency: { minMs: 100, maxMs: 100 },
+  stores: { '127.0.0.1': { plan: 'standard', apps: { 'app-sim': ['shpat_sim'] } } },
+};
+
 const orders: Row = {
   name: 'commerce: 60 calls of one workspace, bucket 40 at 2/s',
-  world: () => startWorld('commerce', store('standard', 100), { limits: 'requestsPerMinute: 1000' }),
+  world: () => startWorld('commerce', standardStore, { limits: 'requestsPerMinute: 1000' }),
   load: ({ keys }) => ({
     calls: 60,
     everyMs: 20,
@@ -133,7 +126,7 @@ const orders: Row = {
     key: keys['acme'] ?? '',
     waitSeconds: 60,
   }),
-  best: () => 10_000,
+  bestMs: 10_000,
   atBest: 1.02,
   also({ entries }) {
     const most = Math.max(...entries.map(({ inFlight }) => inFlight.scope));
@@ -141,61 +134,4 @@ const orders: Row = {
   },
 };
 
-const [ourKey, outsideKey] = ['sk-sim', 'sk-outside'];
-const outsidePerSecond = 3;
-
-const outsider: Row = {
-  ...chats,
-  name: 'chat burst while an outsider takes 30 % of the quota',
-  async world() {
-    const projects = { proj_ours: { keys: [ourKey] }, proj_outside: { keys: [outsideKey] } };
-    return startWorld('language-model', chatModel(perMinute, { orgs: { 'org-sim': { projects } } }), {
-      limits: wide,
-    });
-  },
-  load: chatLoad(2.5),
-  by: ourKey,
-  maxThrottled: 1,
-  // What is over the bucket has to wait for the drain, of which the outsider takes its share.
-  best: () => ((calls - perMinute) / (perMinute / 60 - outsidePerSecond)) * 1_000,
-  atBest: 1.05,
-  /** Sends at its own pace, straight to the upstream; what is refused is sent again at the stated time. */
-  beside({ simulator }) {
-    const isOver = new AbortController();
-    const one = async (nonce: string): Promise<void> => {
-      const headers = { authorization: `Bearer ${outsideKey}` };
-      const call = {
-        url: simulator.url,
-        path: '/v1/chat/completions',
-        key: '',
-        nonce,
-        body: chatBody,
-        headers,
-      };
-      for (let response = await send(call); response.status === 429 && !isOver.signal.aborted;) {
-        await pause(response.retryAfterMs ?? 100);
-        response = await send(call);
-      }
-    };
-    const work = (async () => {
-      const sent: Promise<void>[] = [];
-      for (let n = 0; !isOver.signal.aborted; n += 1) {
-        sent.push(one(`outside-${n}`));
-        await pause(1_000 / outsidePerSecond);
-      }
-      await Promise.all(sent);
-    })();
-    return {
-      end() {
-        isOver.abort();
-        return work;
-      },
-    };
-  },
-  also: (seen) => ({
-    words: `admitted ${count(seen.entries, 'admitted')}`,
-    measured: [{ name: 'refusals by the upstream', value: seen.throttled, unit: 'calls' }],
-  }),
-};
-
-export const bursts: readonly Row[] = [orders, chats, farChats, stoppedChats, outsider];
+export const bursts: readonly Row[] = [orders, chats, farChats, stoppedChats];

@@ -10,8 +10,7 @@ export interface Load {
   /** Milliseconds between two calls; `null`: each when the one before was answered. */
   readonly everyMs: number | null;
   readonly path: string;
-  /** The API key of every call, or of call `n`. */
-  readonly key: string | ((n: number) => string);
+  readonly key: string;
   /** Beginning of the nonces, `n` by default. */
   readonly name?: string;
   readonly body?: (n: number) => unknown;
@@ -33,7 +32,7 @@ export async function drive(load: Load): Promise<readonly CallResponse[]> {
       send({
         url: to[n % to.length]?.url ?? '',
         path,
-        key: typeof key === 'string' ? key : key(n),
+        key,
         nonce: `${name}-${n}`,
         agent,
         headers: { prefer: `wait=${waitSeconds}` },

@@ -155,7 +155,9 @@ export async function recordHistories({ name, redis, strike }: World): Promise<R
   const visits: Visits = new Map(upstream.executed.map((visit) => [visit.nonce, visit]));
   const bounds = { before: unavailable.from - slackMs, slackMs };
   const common = { limit, name };
-  const lost = [...ofOpen, ...ofOne].filter(({ status }) => status !== 200 && status !== 429);
+  const isTold = ({ status, code }: CallResponse): boolean =>
+    [200, 429].includes(status) || code === 'overloaded';
+  const lost = [...ofOpen, ...ofOne].filter((response) => !isTold(response));
   return {
     histories: [
       { ...common, model: 'ceiling', operations: ofCeiling(ofOpen, visits, unavailable) },

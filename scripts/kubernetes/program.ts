@@ -1,5 +1,5 @@
 /**
- * Builds the control plane of Kubernetes from its published Go modules, once, into the user's cache, and kwok beside it.
+ * Builds the control plane of Kubernetes from its published Go modules, once, into the user's cache.
  * `program/go.mod` says which versions; `go mod tidy` adds what these need, and checks every sum with Go's checksum database.
  */
 import { createHash } from 'node:crypto';
@@ -7,18 +7,16 @@ import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { command } from './command.ts';
+import { command } from './client.ts';
 
 const program = fileURLToPath(new URL('program/', import.meta.url));
 const files = ['go.mod', 'main.go'];
-const kwok = 'v0.8.0';
 
 /** SLUICE_KUBERNETES, else a folder in the user's cache. About 300 MB. */
 const cacheFolder =
   process.env['SLUICE_KUBERNETES'] ??
   join(process.env['XDG_CACHE_HOME'] ?? join(homedir(), '.cache'), 'sluice-kubernetes');
 export const planeBinary = join(cacheFolder, 'bin', 'plane');
-export const kwokBinary = join(cacheFolder, 'bin', 'kwok');
 /** The program, where Go may complete its go.mod. */
 const sources = join(cacheFolder, 'program');
 
@@ -46,37 +44,28 @@ export async function obstacle(): Promise<string | null> {
   return minor >= 26 ? null : `Go 1.26 or newer is needed, this is ${found.stdout.trim()}`;
 }
 
-/** Runs Go at the lowest priority unless the stamp beside the program says that it is there already. */
-async function once(
-  binary: string,
-  stamp: string,
-  ...commands: readonly (readonly string[])[]
-): Promise<void> {
-  const file = `${binary}.stamp`;
-  if (existsSync(binary) && existsSync(file) && readFileSync(file, 'utf8') === stamp) return;
-  for (const folder of ['bin', 'program']) mkdirSync(join(cacheFolder, folder), { recursive: true });
-  for (const name of files) copyFileSync(join(program, name), join(sources, name));
-  for (const go of commands)
-    await command('nice', ['-n', '19', 'go', ...go], {
-      cwd: sources,
-      env: { ...environment, GOFLAGS: '-mod=mod', GOBIN: join(cacheFolder, 'bin') },
-      timeoutMs: 3_600_000,
-    });
-  writeFileSync(file, stamp);
-}
-
-/** Builds what is missing. Minutes for the first time, then nothing. */
+/** Builds what is missing, at the lowest priority. Minutes for the first time, then nothing. */
 export async function build(): Promise<void> {
+  const hash = createHash('sha256');
+  for (const file of files) hash.update(readFileSync(join(program, file)));
+  const [digest, stamp] = [hash.digest('hex'), `${planeBinary}.stamp`];
+  if (existsSync(planeBinary) && existsSync(stamp) && readFileSync(stamp, 'utf8') === digest) return;
+  mkdirSync(join(cacheFolder, 'bin'), { recursive: true });
+  mkdirSync(sources, { recursive: true });
+  for (const name of files) copyFileSync(join(program, name), join(sources, name));
   const version = kubernetesVersion();
   const [major = '1', minor = '0'] = version.slice(1).split('.');
   const variable = 'k8s.io/component-base/version';
   const link = `-s -w -X ${variable}.gitVersion=${version} -X ${variable}.gitMajor=${major} -X ${variable}.gitMinor=${minor}`;
-  const hash = createHash('sha256');
-  for (const file of files) hash.update(readFileSync(join(program, file)));
   // The cloud providers that Kubernetes once had inside are left out.
   const flags = ['-p', '2', '-trimpath', '-tags', 'providerless', '-ldflags', link];
-  await once(planeBinary, hash.digest('hex'), ['mod', 'tidy'], ['build', ...flags, '-o', planeBinary, '.']);
-  await once(kwokBinary, kwok, ['install', '-p', '2', '-trimpath', `sigs.k8s.io/kwok/cmd/kwok@${kwok}`]);
+  const env = { ...environment, GOFLAGS: '-mod=mod' };
+  for (const go of [
+    ['mod', 'tidy'],
+    ['build', ...flags, '-o', planeBinary, '.'],
+  ])
+    await command('nice', ['-n', '19', 'go', ...go], { cwd: sources, env, timeoutMs: 3_600_000 });
+  writeFileSync(stamp, digest);
 }
 
 /** Files of a published Go module. @returns the module's folder in Go's own cache */
@@ -85,8 +74,5 @@ export async function moduleFolder(module: string): Promise<string> {
     cwd: cacheFolder,
     env: { ...environment, GOFLAGS: '-mod=mod' },
   });
-  const parsed: unknown = JSON.parse(stdout);
-  if (typeof parsed !== 'object' || parsed === null || !('Dir' in parsed) || typeof parsed.Dir !== 'string')
-    throw new Error(`${module}: ${stdout}`);
-  return parsed.Dir;
+  return (JSON.parse(stdout) as { readonly Dir: string }).Dir;
 }

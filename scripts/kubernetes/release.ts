@@ -3,46 +3,29 @@
  * must pass without a warning of the API server.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ApiObject, type Client, type Helm, warnings } from './client.ts';
-import { chart } from '../packaging/generated.mjs';
 import { until } from '../fleet/processes.ts';
-import { CommandFailure, type Output } from './command.ts';
-import { watchPods } from './watch.ts';
+import { chart } from '../packaging/manifests.mjs';
+import { CommandFailure, withoutWarning, type Client, type Helm, type Output } from './client.ts';
+import type { Stand } from './stand.ts';
 
-const KINDS = [
-  'deployments',
-  'services',
-  'configmaps',
-  'networkpolicies',
-  'poddisruptionbudgets',
-  'horizontalpodautoscalers',
-  'ingresses',
-  'serviceaccounts',
-  'httproutes',
-  'servicemonitors',
-  'podmonitors',
-  'prometheusrules',
-  'scaledobjects',
-  'externalsecrets',
-];
-const WAIT = ['--wait', '--timeout', '240s'];
-/**
- * Warnings of an autoscaler that has no metrics, of pods that were not scheduled at once, of slices in a hurry, and of the
- * API server's loop over the addresses of Services, when it meets one that was given out a moment before.
- */
-const EXPECTED =
-  /FailedGetPodsMetric|FailedComputeMetricsReplicas|FailedGetResourceMetric|FailedToUpdateEndpoint|FailedScheduling|ClusterIPNotAllocated/;
+const kinds =
+  'deployments,services,configmaps,networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,ingresses,serviceaccounts,httproutes,servicemonitors,podmonitors,prometheusrules,scaledobjects,externalsecrets';
+const wait = ['--wait', '--timeout', '240s'];
+/** Warnings of an autoscaler that has no metrics, of slices in a hurry, and of a claim or address that is given a moment later. */
+const expected =
+  /FailedGetPodsMetric|FailedComputeMetricsReplicas|FailedGetResourceMetric|FailedToUpdateEndpoint|ClusterIPNotAllocated/;
 
 export class Release {
-  readonly name = 's';
-  readonly deployment = 's-sluice';
+  readonly deployment = 'deployment/s-sluice';
   readonly client: Client;
   readonly namespace: string;
+  readonly #stand: Stand;
   /** Which helm makes the next change. */
   helm: Helm;
 
-  constructor(client: Client, namespace: string, helm: Helm) {
+  constructor(client: Client, stand: Stand, namespace: string, helm: Helm) {
     this.client = client;
+    this.#stand = stand;
     this.namespace = namespace;
     this.helm = helm;
   }
@@ -58,54 +41,38 @@ export class Release {
 
   /** A change that the API server takes without a warning. */
   async change(args: readonly string[]): Promise<void> {
-    const said = warnings(await this.run(args));
-    if (said.length > 0) throw new Error(`the API server warns:\n${said.join('\n')}`);
+    withoutWarning(await this.run(args));
   }
 
   install(values: readonly string[]): Promise<void> {
-    return this.#addressed(['install', this.name, chart, ...values, ...WAIT]);
+    return this.change(['install', 's', chart, ...values, ...wait]);
   }
 
   upgrade(values: readonly string[]): Promise<void> {
-    return this.#addressed(['upgrade', '--install', this.name, chart, ...values, ...WAIT]);
+    return this.change(['upgrade', 's', chart, ...values, ...wait]);
   }
 
   rollback(revision: number): Promise<void> {
-    return this.change(['rollback', this.name, String(revision), ...WAIT]);
+    return this.change(['rollback', 's', String(revision), ...wait]);
   }
 
   async manifest(revision: readonly string[] = []): Promise<string> {
-    return (await this.run(['get', 'manifest', this.name, ...revision])).stdout;
-  }
-
-  /** @returns the Deployment as it is */
-  async read(): Promise<ApiObject> {
-    const [found] = (await this.client.list(['deployments', '-n', this.namespace])).filter(
-      ({ metadata }) => metadata.name === this.deployment,
-    );
-    if (found === undefined) throw new Error(`there is no Deployment ${this.deployment}`);
-    return found;
+    return (await this.run(['get', 'manifest', 's', ...revision])).stdout;
   }
 
   field(path: string): Promise<string> {
-    return this.kubectl(['get', 'deployment', this.deployment, '-o', `jsonpath={${path}}`]);
+    return this.kubectl(['get', this.deployment, '-o', `jsonpath={${path}}`]);
   }
 
   async replicas(): Promise<number> {
     return Number(await this.field('.spec.replicas'));
   }
 
-  async readyReplicas(): Promise<number> {
-    return Number((await this.field('.status.readyReplicas')) || '0');
-  }
-
-  untilReady(count: number, limitMs = 120_000): Promise<void> {
-    return until(
-      `${count} pods are ready`,
-      limitMs,
-      async () => (await this.readyReplicas()) === count && (await this.replicas()) === count,
-      () => this.kubectl(['get', 'pods,hpa', '-o', 'wide']),
-    );
+  untilReady(count: number): Promise<void> {
+    const counts = (): Promise<string> => this.field('.spec.replicas}{" "}{.status.readyReplicas');
+    const look = (): Promise<string> => this.kubectl(['get', 'pods,hpa', '-o', 'wide']);
+    const holds = async (): Promise<boolean> => (await counts()) === `${count} ${count}`;
+    return until(`${count} pods are ready`, 120_000, holds, look);
   }
 
   /** Under an autoscaler: once it has raised the number to its minimum. */
@@ -117,7 +84,7 @@ export class Release {
   }
 
   async rolledOut(): Promise<void> {
-    await this.kubectl(['rollout', 'status', `deployment/${this.deployment}`, '--timeout', '240s']);
+    await this.kubectl(['rollout', 'status', this.deployment, '--timeout', '240s']);
   }
 
   /**
@@ -126,24 +93,23 @@ export class Release {
    */
   async during({ min, max }: { min: number; max: number }, happens: () => Promise<unknown>): Promise<string> {
     await this.rolledOut();
-    const watched = await watchPods(this.client, this.namespace, this.name);
-    let failure: unknown = null;
-    await happens().catch((reason: unknown) => (failure = reason));
-    const seen = await watched.stop();
+    this.#stand.watch(this.namespace);
+    const failure: unknown = await happens().then(
+      () => null,
+      (reason: unknown) => reason,
+    );
+    const { minReady, maxPods } = await this.#stand.seen(this.namespace);
     if (failure !== null) throw failure;
-    const text = `ready before ${seen.readyBefore}, min ${seen.minReady}, at most ${seen.maxPods} pods`;
-    if (seen.minReady < min) throw new Error(`${text}: fewer than ${min} were ready`);
-    if (seen.maxPods > max + 1) throw new Error(`${text}: more than ${max} pods are allowed`);
+    const text = `at least ${minReady} ready, at most ${maxPods} pods`;
+    if (minReady < min) throw new Error(`${text}: fewer than ${min} were ready`);
+    if (maxPods > max + 1) throw new Error(`${text}: more than ${max} pods are allowed`);
     return text;
   }
 
   /** Generations of everything, to see that nothing was changed. */
   async generations(): Promise<string> {
-    const label = ['-l', `app.kubernetes.io/instance=${this.name}`];
-    const all = await this.client.list([KINDS.join(','), '-n', this.namespace, ...label]);
-    return all
-      .map(({ kind, metadata }) => `${kind} ${metadata.name} ${metadata.generation ?? ''}`)
-      .join('\n');
+    const all = await this.client.list([kinds, '-n', this.namespace, '-l', 'app.kubernetes.io/instance=s']);
+    return all.map(({ kind, metadata: { name, generation } }) => `${kind} ${name} ${generation}`).join('\n');
   }
 
   /** @throws with the differences between the manifest and what the API server holds */
@@ -160,65 +126,30 @@ export class Release {
 
   /** Objects that carry the release's label but are not in its manifest. */
   async orphans(): Promise<string[]> {
-    const label = ['-l', `app.kubernetes.io/instance=${this.name}`];
-    const live = (await this.kubectl(['get', KINDS.join(','), ...label, '-o', 'name'])).split('\n');
+    const label = ['-l', 'app.kubernetes.io/instance=s'];
+    const live = (await this.kubectl(['get', kinds, ...label, '-o', 'name'])).split('\n');
     const named = await this.kubectl(['get', '-f', '-', '-o', 'name'], await this.manifest());
     return live.filter((name) => name !== '' && !named.includes(name));
   }
 
   async uninstall(): Promise<void> {
-    await this.change(['uninstall', this.name, '--wait', '--timeout', '240s']);
-    const kinds = (
-      await this.client.kubectl(['api-resources', '--namespaced', '--verbs', 'list', '-o', 'name'])
-    )
-      .split('\n')
-      .filter((kind) => kind !== '' && !kind.startsWith('events') && !kind.includes('metrics.k8s.io'));
-    const label = ['-l', `app.kubernetes.io/instance=${this.name}`, '-o', 'name'];
+    await this.change(['uninstall', 's', '--wait', '--timeout', '240s']);
+    const resources = ['api-resources', '--namespaced', '--verbs', 'list', '-o', 'name'];
+    const listed = (await this.client.kubectl(resources)).split('\n');
+    const all = listed.filter((kind) => kind !== '' && !/^events|metrics\.k8s\.io/.test(kind)).join(',');
     const left = async (): Promise<string> =>
-      (await this.kubectl(['get', kinds.join(','), ...label])) +
+      (await this.kubectl(['get', all, '-l', 'app.kubernetes.io/instance=s', '-o', 'name'])) +
       (await this.kubectl(['get', 'secrets', '-l', 'owner=helm', '-o', 'name']));
     await until('nothing is left', 60_000, async () => (await left()) === '', left);
   }
 
   /** Warning events, but for those that say only what is not there in this run. */
-  async warningEvents(expected = EXPECTED): Promise<string[]> {
+  async warningEvents(): Promise<string[]> {
     const template =
       '{range .items[*]}{.involvedObject.kind} {.involvedObject.name} {.reason}: {.message}{"\\n"}{end}';
-    const all = await this.kubectl([
-      'get',
-      'events',
-      '--field-selector',
-      'type=Warning',
-      '-o',
-      `jsonpath=${template}`,
-    ]);
+    const warned = ['get', 'events', '--field-selector', 'type=Warning', '-o', `jsonpath=${template}`];
+    const all = await this.kubectl(warned);
     return all.split('\n').filter((line) => line !== '' && !expected.test(line));
-  }
-
-  /** A change during which a Service of type LoadBalancer gets its address, in place of a cloud. */
-  async #addressed(args: readonly string[]): Promise<void> {
-    const ended = new AbortController();
-    const address = this.#giveAddress(ended.signal);
-    try {
-      await this.change(args);
-    } finally {
-      ended.abort();
-      await address;
-    }
-  }
-
-  async #giveAddress(ended: AbortSignal): Promise<void> {
-    const ingress = JSON.stringify({ status: { loadBalancer: { ingress: [{ ip: '203.0.113.1' }] } } });
-    const patch = ['--subresource', 'status', '--type', 'merge', '-p', ingress];
-    const balanced = 'jsonpath={.items[?(@.spec.type=="LoadBalancer")].metadata.name}';
-    while (!ended.aborted) {
-      const name = await this.kubectl(['get', 'services', '-o', balanced]);
-      if (name !== '') {
-        await this.kubectl(['patch', 'service', name, ...patch]);
-        return;
-      }
-      await sleep(1000, null, { signal: ended }).catch(() => null);
-    }
   }
 }
 

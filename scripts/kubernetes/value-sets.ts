@@ -1,7 +1,7 @@
 /** The value files that the chart ships with, each a way to install it. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { chart } from '../packaging/generated.mjs';
+import { chart } from '../packaging/manifests.mjs';
 
 export interface ValueSet {
   readonly name: string;

@@ -71,25 +71,18 @@ export interface Compared {
 
 /** The figures of one part beside the committed ones of the same name and unit; absolute figures only where both are of one machine. */
 export function compare(now: Measured, committed: Measured | null): readonly Compared[] {
-  const isSame = (one: Figure) => (other: Figure) => one.name === other.name && one.unit === other.unit;
-  const former = committed?.figures ?? [];
+  const keyOf = ({ name, unit }: Figure): string => `${name}, ${unit}`;
+  const former = new Map(committed?.figures.map((figure) => [keyOf(figure), figure]));
   const compared = now.figures.map((figure): Compared => {
-    const { name, unit, value } = figure;
-    const before = former.find(isSame(figure))?.value ?? null;
+    const before = former.get(keyOf(figure))?.value ?? null;
     const remark = remarkOn(figure, before, committed?.machine === now.machine);
-    return { name, unit, before, now: value, remark };
+    return { name: figure.name, unit: figure.unit, before, now: figure.value, remark };
   });
-  const gone = former.filter((figure) => !now.figures.some(isSame(figure)));
-  return [
-    ...compared,
-    ...gone.map(({ name, unit, value }) => ({
-      name,
-      unit,
-      before: value,
-      now: null,
-      remark: 'not measured',
-    })),
-  ];
+  for (const figure of now.figures) former.delete(keyOf(figure));
+  const gone = [...former.values()].map(({ name, unit, value: before }): Compared => {
+    return { name, unit, before, now: null, remark: 'not measured' };
+  });
+  return [...compared, ...gone];
 }
 
 function remarkOn({ unit, value }: Figure, before: number | null, isSameMachine: boolean): string {

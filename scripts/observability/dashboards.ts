@@ -2,7 +2,7 @@
  * The dashboards over a recording (`recording.ts`): every query is asked as Grafana asks it, and every panel must find something in a
  * time in which everything happened.
  */
-import { available, endAll } from '../fleet/processes.ts';
+import { available } from '../fleet/processes.ts';
 import { dashboards } from '../grafana/dashboards.ts';
 import type { Report } from '../report.ts';
 import { makeRecording } from './recording.ts';
@@ -40,7 +40,5 @@ export async function verifyDashboards(report: Report): Promise<void> {
     }
   } catch (failure) {
     report.check('dashboards: a recording', false, String(failure));
-  } finally {
-    await endAll();
   }
 }

@@ -1,11 +1,10 @@
 /** Rules, alerts, queries of dashboards and metric names, by promtool: syntax, unit tests of every alert, lint of a real scrape. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { dashboards } from '../grafana/dashboards.ts';
-import { available, run } from '../fleet/processes.ts';
+import { available, newFolder, run } from '../fleet/processes.ts';
 import type { Report } from '../report.ts';
 import { queriesOf } from './dashboards.ts';
 
@@ -19,13 +18,13 @@ export async function verifyRules(report: Report): Promise<void> {
   report.check('promtool check rules', rules.status === 0, rules.output);
   const tests = run('promtool', ['test', 'rules', 'sluice.test.yaml'], { cwd: folder });
   report.check('promtool test rules: every alert fires and stays silent', tests.status === 0, tests.output);
-  verifyQueries(report);
+  await verifyQueries(report);
+  const settings = {
+    privacy: { labelKey: 'verification' },
+    log: { level: 'silent', sampleSuccesses: 0 },
+  } as const;
   const telemetry = new RunningTelemetry(
-    {
-      privacy: { labelKey: 'verification' },
-      log: { level: 'silent', sampleSuccesses: 0 },
-      upstreams: new Map(),
-    },
+    { ...settings, upstreams: new Map() },
     {
       clock: systemClock,
       random: systemRandom,
@@ -40,17 +39,13 @@ export async function verifyRules(report: Report): Promise<void> {
 }
 
 /** Every query of every panel, as a rule of its own. */
-function verifyQueries(report: Report): void {
+async function verifyQueries(report: Report): Promise<void> {
   const panels = Object.values(dashboards).flatMap(queriesOf);
   const queries = panels.flatMap((panel) => panel.queries);
   const rules = queries.map((expr, at) => ({ record: `panel:${at}`, expr }));
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-panels-'));
-  writeFileSync(join(folder, 'panels.yaml'), JSON.stringify({ groups: [{ name: 'panels', rules }] }));
-  const checked = run('promtool', ['check', 'rules', 'panels.yaml'], { cwd: folder });
-  rmSync(folder, { recursive: true });
-  report.check(
-    `promtool check rules: ${queries.length} queries of dashboards`,
-    checked.status === 0 && queries.length > 30,
-    checked.output,
-  );
+  const file = join(await newFolder(), 'panels.yaml');
+  writeFileSync(file, JSON.stringify({ groups: [{ name: 'panels', rules }] }));
+  const { status, output } = run('promtool', ['check', 'rules', file]);
+  const isGood = status === 0 && queries.length > 30;
+  report.check(`promtool check rules: ${queries.length} queries of dashboards`, isGood, output);
 }

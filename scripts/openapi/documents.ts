@@ -23,23 +23,25 @@ const get = (operationId: string, summary: string, more: Json): Json => ({
 });
 const codes = Object.keys(refusals) as RefusalCode[];
 
-const activitySchema = JSON.parse(
-  readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8'),
+/** `$defs` of the activity schema as components: every `#/$defs/x` becomes `#/components/schemas/x`. */
+const activityText = readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8');
+const { $defs: activityComponents } = JSON.parse(
+  activityText.replaceAll('#/$defs/', '#/components/schemas/'),
 ) as { readonly $defs: Json };
 
-/** `$defs` of the activity schema as components: every `#/$defs/x` becomes `#/components/schemas/x`. */
-const activityComponents = JSON.parse(
-  JSON.stringify(activitySchema.$defs).replaceAll('#/$defs/', '#/components/schemas/'),
-) as Json;
+/** An object with these members, every one of which it has to have. */
+const members = (properties: Json): Json => ({ required: Object.keys(properties), properties });
+const string: Json = { type: 'string' };
 
+const errorType: Json = { type: 'string', pattern: '^urn:sluice:error:[a-z_]+$' };
 const problem: Json = {
   type: 'object',
   description:
     'A response that Sluice made itself (RFC 9457), with the `error` member that language-model SDKs read.',
   required: ['type', 'title', 'status', 'detail', 'code', 'requestId', 'error'],
   properties: {
-    type: { type: 'string', pattern: '^urn:sluice:error:[a-z_]+$' },
-    title: { type: 'string' },
+    type: errorType,
+    title: string,
     status: { type: 'integer', minimum: 400, maximum: 599 },
     detail: { type: 'string', description: 'What to do, for a person.' },
     code: { enum: [...codes, 'internal'] },
@@ -50,10 +52,9 @@ const problem: Json = {
     },
     error: {
       type: 'object',
-      required: ['message', 'type', 'code', 'param'],
-      properties: {
-        message: { type: 'string' },
-        type: { type: 'string' },
+      ...members({
+        message: string,
+        type: string,
         code: {
           description:
             'The same code; of `upstream_refused` what the provider’s own error said: a word of a fixed list, an HTTP status, or null.',
@@ -61,7 +62,7 @@ const problem: Json = {
           examples: ['wait_too_long', 'insufficient_quota', 402],
         },
         param: { type: ['string', 'null'] },
-      },
+      }),
     },
   },
 };
@@ -89,16 +90,12 @@ const retryFields: Json = {
 
 /** Responses by status, as components, and what operations say in their stead. */
 function shared(prefix: string, responses: Json): { readonly components: Json; readonly references: Json } {
-  const named = Object.entries(responses).map(([status, response]) => ({
-    status,
-    name: `${prefix}${status}`,
-    response,
-  }));
+  const named = Object.entries(responses).map(([status, response]) => [status, prefix + status, response]);
   return {
-    components: Object.fromEntries(named.map(({ name, response }) => [name, response])),
+    components: Object.fromEntries(named.map(([, name, response]) => [name, response])) as Json,
     references: Object.fromEntries(
-      named.map(({ status, name }) => [status, { $ref: `#/components/responses/${name}` }]),
-    ),
+      named.map(([status, name]) => [status, { $ref: `#/components/responses/${String(name)}` }]),
+    ) as Json,
   };
 }
 
@@ -111,26 +108,25 @@ function refusalResponses(of: readonly RefusalCode[], { passing }: { readonly pa
   }
   // Requests that Node's parser ends: too slow, or with an expectation that nobody can meet.
   for (const status of [408, 417]) byStatus.set(status, ['request_invalid']);
-  return Object.fromEntries(
-    [...byStatus]
-      .toSorted(([a], [b]) => a - b)
-      .map(([status, names]) => [
-        String(status),
-        {
-          description: `${names.map((name) => `\`${name}\``).join(', ')}${passing ? ', or the upstream’s own response' : ''}`,
-          headers: {
-            ...errorFields,
-            ...(status === 429 || status === 503 ? retryFields : {}),
-            ...(status === 401 ? { 'WWW-Authenticate': field('Bearer') } : {}),
-            ...(status === 405 ? { Allow: field('The methods of this route.') } : {}),
-          },
-          content: {
-            'application/problem+json': { schema: ref('Problem') },
-            ...(passing ? { '*/*': { schema: {} } } : {}),
-          },
+  const responses = [...byStatus]
+    .toSorted(([a], [b]) => a - b)
+    .map(([status, names]): [string, Json] => [
+      String(status),
+      {
+        description: `${names.map((name) => `\`${name}\``).join(', ')}${passing ? ', or the upstream’s own response' : ''}`,
+        headers: {
+          ...errorFields,
+          ...(status === 429 || status === 503 ? retryFields : {}),
+          ...(status === 401 ? { 'WWW-Authenticate': field('Bearer') } : {}),
+          ...(status === 405 ? { Allow: field('The methods of this route.') } : {}),
         },
-      ]),
-  );
+        content: {
+          'application/problem+json': { schema: ref('Problem') },
+          ...(passing ? { '*/*': { schema: {} } } : {}),
+        },
+      },
+    ]);
+  return Object.fromEntries(responses);
 }
 
 const parameter = (place: string, name: string, description: string, more: Json = {}): Json => ({
@@ -148,20 +144,19 @@ const durationFrom = (seconds: Json): Json => ({
 const windowQuery = parameter('query', 'window', 'How far back: 90, 90s, 15m, 1h.', {
   schema: { type: 'string', pattern: '^[0-9.]+[smh]?$', example: '15m' },
 });
+const header = (name: string, description: string, more: Json = {}): Json =>
+  parameter('header', name, description, more);
 const callFields: Readonly<Record<string, Json>> = {
-  prefer: parameter(
-    'header',
+  prefer: header(
     'Prefer',
     '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all. `reserve`: a call that is refused for its wait keeps its position.',
   ),
-  ticket: parameter('header', 'Sluice-Ticket', 'The ticket of a refusal, for which the client comes back.'),
-  priority: parameter(
-    'header',
+  ticket: header('Sluice-Ticket', 'The ticket of a refusal, for which the client comes back.'),
+  priority: header(
     'Priority',
     '`u=0` to `u=7`: urgency among the calls of the same workspace in one bucket.',
   ),
-  idempotencyKey: parameter(
-    'header',
+  idempotencyKey: header(
     'Idempotency-Key',
     'An equal call that is already held is joined: one upstream call.',
   ),
@@ -172,21 +167,18 @@ const callFieldReferences = Object.keys(callFields).map((name) => ({
 
 /** Every method of the proxy with the same description; `OPTIONS` and the rest are upstream methods like `GET`. */
 function everyMethod(id: string, parameters: readonly Json[], responses: Json, summary: string): Json {
-  return Object.fromEntries(
-    proxyMethods.split(', ').map((method) => {
-      const hasBody = method !== 'GET' && method !== 'HEAD';
-      return [
-        method.toLowerCase(),
-        {
-          operationId: `${id}${method[0]}${method.slice(1).toLowerCase()}`,
-          summary,
-          parameters: [...parameters, ...callFieldReferences],
-          ...(hasBody ? { requestBody: { required: false, content: { '*/*': { schema: {} } } } } : {}),
-          responses,
-        },
-      ];
-    }),
-  );
+  const anyBody = { requestBody: { required: false, content: { '*/*': { schema: {} } } } };
+  const methods = proxyMethods.split(', ').map((method): [string, Json] => [
+    method.toLowerCase(),
+    {
+      operationId: `${id}${method[0]}${method.slice(1).toLowerCase()}`,
+      summary,
+      parameters: [...parameters, ...callFieldReferences],
+      ...(method === 'GET' || method === 'HEAD' ? {} : anyBody),
+      responses,
+    },
+  ]);
+  return Object.fromEntries(methods);
 }
 
 /** Refusals of calls that go to no upstream. */
@@ -279,23 +271,18 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
       summary,
       parameters: [
         parameter('path', 'name', 'Name of the upstream.'),
-        parameter('header', 'Sluice-Admin', 'Demanded, so that no page in a browser can send it.', {
+        header('Sluice-Admin', 'Demanded, so that no page in a browser can send it.', {
           required: true,
           schema: { const: 'yes' },
         }),
-        parameter(
-          'header',
-          'Authorization',
-          '`Bearer` and the token of `server.adminToken`, where it is configured.',
-        ),
+        header('Authorization', '`Bearer` and the token of `server.adminToken`, where it is configured.'),
         ...parameters,
       ],
       responses: {
         '200': json('Done, on all replicas within a second.', {
           type: 'object',
           additionalProperties: false,
-          required: ['result'],
-          properties: { result: { enum: ['done', 'not_paused'] } },
+          ...members({ result: { enum: ['done', 'not_paused'] } }),
         }),
         '400': controlProblem('`request_invalid`'),
         '401': controlProblem('`admin_token_missing`: `server.adminToken` is configured'),
@@ -404,14 +391,13 @@ export function adminPort(): Json {
         ControlProblem: {
           type: 'object',
           additionalProperties: false,
-          required: ['type', 'title', 'status', 'detail', 'code'],
-          properties: {
-            type: { type: 'string', pattern: '^urn:sluice:error:[a-z_]+$' },
-            title: { type: 'string' },
+          ...members({
+            type: errorType,
+            title: string,
             status: { type: 'integer' },
-            detail: { type: 'string' },
+            detail: string,
             code: { enum: controlCodes.split(' ') },
-          },
+          }),
         },
         ...activityComponents,
       },

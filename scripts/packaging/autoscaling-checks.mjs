@@ -2,15 +2,12 @@
  * The queries that scale the gateway, taken from the chart and from the prometheus-adapter rule, by promtool over known series: pods
  * that have only one of the two gauges count, other releases do not, and a lost Prometheus is an empty response, never 0.
  */
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { has } from '../fleet/processes.ts';
+import { has, newFolder, run } from '../fleet/processes.ts';
 import { documents } from './documents.mjs';
-import { chart } from './generated.mjs';
-import { render } from './manifests.mjs';
+import { chart, render } from './manifests.mjs';
 import { check, skip } from './report.mjs';
 
 /** The calls of a pod, by gauge and upstream. The second has no line yet, the third has nothing in flight. */
@@ -33,10 +30,8 @@ const seriesOf = (all) =>
       })),
     ),
   );
-const callsOf = (gauges) =>
-  Object.values(gauges)
-    .flatMap((byUpstream) => Object.values(byUpstream))
-    .reduce((sum, value) => sum + value, 0);
+const sum = (values) => values.reduce((all, value) => all + value, 0);
+const callsOf = (gauges) => sum(Object.values(gauges).flatMap((byUpstream) => Object.values(byUpstream)));
 
 /** prometheus-adapter's template, filled in as it does for the pods of a namespace. */
 function adapterQuery() {
@@ -55,30 +50,25 @@ export async function autoscalingChecks(tools) {
     ...(trigger.ignoreNullValues === 'false' ? [] : ['an empty response is 0']),
   ]);
   const perPod = Object.entries(pods).map(([pod, gauges]) => [pod, callsOf(gauges)]);
-  const total = perPod.reduce((sum, [, calls]) => sum + calls, 0);
   const asked = (expr, samples) => ({ expr, eval_time: '5m', exp_samples: samples });
   const tests = [
-    asked(trigger.query, [{ labels: '{}', value: total }]),
+    asked(trigger.query, [{ labels: '{}', value: sum(perPod.map(([, calls]) => calls)) }]),
     asked(trigger.query.replaceAll('namespace="sluice"', 'namespace="gone"'), []),
     asked(
       adapterQuery(),
       perPod.map(([pod, value]) => ({ labels: `{pod="${pod}"}`, value })),
     ),
   ];
-  await check('HPA and KEDA count calls held and in flight per pod, also of pods with one gauge only', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'sluice-autoscaling-'));
-    const input_series = seriesOf({ ...pods, ...otherRelease });
-    const test = { tests: [{ interval: '1m', input_series, promql_expr_test: tests }] };
-    writeFileSync(join(folder, 'test.yaml'), JSON.stringify(test));
-    try {
-      execFileSync('promtool', ['test', 'rules', 'test.yaml'], {
-        cwd: folder,
-        stdio: 'pipe',
-        encoding: 'utf8',
-      });
-    } finally {
-      rmSync(folder, { recursive: true });
-    }
-  });
+  await check(
+    'HPA and KEDA count calls held and in flight per pod, also of pods with one gauge only',
+    async () => {
+      const file = join(await newFolder(), 'test.yaml');
+      const input_series = seriesOf({ ...pods, ...otherRelease });
+      const test = { tests: [{ interval: '1m', input_series, promql_expr_test: tests }] };
+      writeFileSync(file, JSON.stringify(test));
+      const { status, output } = run('promtool', ['test', 'rules', file]);
+      return status === 0 ? [] : [output];
+    },
+  );
   return undefined;
 }

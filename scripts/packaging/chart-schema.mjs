@@ -4,7 +4,7 @@
  * pass `global`, and `enabled` for its condition.
  */
 import { configJsonSchema } from '../json-schema.ts';
-import { formatted } from './generated.mjs';
+import { formatted } from './manifests.mjs';
 
 const string = { type: 'string' };
 const boolean = { type: 'boolean' };

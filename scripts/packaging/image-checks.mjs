@@ -8,10 +8,9 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { available, until } from '../fleet/processes.ts';
+import { available, root, until } from '../fleet/processes.ts';
 import { BUILD, makeBaseImages, RUNTIME } from './base-images.mjs';
 import { call, startFleet, untilReady } from './fleet.mjs';
-import { root } from './generated.mjs';
 import { check, skip } from './report.mjs';
 
 const IMAGE = 'localhost/sluice:verify';

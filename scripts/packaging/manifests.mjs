@@ -3,15 +3,24 @@
  * without Helm's own labels and the test hook. Generated, so they cannot say something else than the chart.
  */
 import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import prettier from 'prettier';
 import { stringify } from 'yaml';
+import { root } from '../fleet/processes.ts';
 import { documents, withoutHelm } from './documents.mjs';
-import { chart, formatted } from './generated.mjs';
 
+export const chart = join(root, 'helm/sluice');
 /** Offline renders must not depend on the Kubernetes version that a helm was built with. */
 export const KUBE_VERSION = '1.35.0';
 const NOTE =
   '# Generated from helm/sluice by `npm run packaging:generate`. Do not edit: change the chart, or use an overlay.\n';
 const ORDER = ['ServiceAccount', 'ConfigMap', 'NetworkPolicy', 'Service', 'Deployment'];
+
+/** Text in the repository's own format; `name` tells the parser. */
+export async function formatted(text, name) {
+  const options = await prettier.resolveConfig(join(root, name));
+  return prettier.format(text, { ...options, filepath: name });
+}
 
 /** @returns {string} YAML of release "sluice" in namespace "sluice" */
 export function render(helm, options = []) {
@@ -35,19 +44,17 @@ export async function manifestFiles(helm) {
     namespace: 'sluice',
     resources: names,
   };
-  const text = (value) =>
-    formatted(stringify(value, { lineWidth: 0, aliasDuplicateObjects: false }), 'x.yaml');
-  const files = new Map();
-  for (const [index, name] of names.entries())
-    files.set(`k8s/base/${name}`, NOTE + (await text(objects[index])));
-  files.set('k8s/base/kustomization.yaml', NOTE + (await text(kustomization)));
   const namespace = {
     apiVersion: 'v1',
     kind: 'Namespace',
     metadata: { name: 'sluice', labels: { 'pod-security.kubernetes.io/enforce': 'restricted' } },
   };
-  const all = [];
-  for (const object of [namespace, ...objects]) all.push(await text(object));
-  files.set('k8s/install.yaml', NOTE + all.join('---\n'));
-  return files;
+  const text = (value) =>
+    formatted(stringify(value, { lineWidth: 0, aliasDuplicateObjects: false }), 'x.yaml');
+  const [first, ...texts] = await Promise.all([namespace, ...objects].map(text));
+  return new Map([
+    ...names.map((name, at) => [`k8s/base/${name}`, NOTE + texts[at]]),
+    ['k8s/base/kustomization.yaml', NOTE + (await text(kustomization))],
+    ['k8s/install.yaml', NOTE + [first, ...texts].join('---\n')],
+  ]);
 }

@@ -6,10 +6,9 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { freePort } from '../../test/support/free-port.ts';
-import { has, start, until } from '../fleet/processes.ts';
+import { has, root, start, until } from '../fleet/processes.ts';
 import { noRedis } from '../fleet/redis.ts';
 import { call, startFleet } from './fleet.mjs';
-import { root } from './generated.mjs';
 import { check, skip } from './report.mjs';
 
 const read = (path) => readFileSync(join(root, path), 'utf8');

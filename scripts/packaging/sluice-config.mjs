@@ -1,8 +1,5 @@
 /** The gateway's own reader on every rendered sluice.yaml: the chart and the configuration schema cannot drift apart. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { ConfigError, readSettings } from '../../src/config/load.ts';
+import { ConfigError, parseSettings } from '../../src/config/load.ts';
 
 /** Values as a cluster would have them: any name of a variable has some plausible secret. */
 const env = {
@@ -14,23 +11,14 @@ const env = {
 };
 
 /** @param {object[]} objects of one render. @returns {string[]} what the gateway would refuse to start with */
-export function configProblems(objects) {
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-config-'));
-  try {
-    return objects.flatMap((object) => {
-      const text = object.kind === 'ConfigMap' && object.data['sluice.yaml'];
-      if (!text) return [];
-      const path = join(folder, 'sluice.yaml');
-      writeFileSync(path, text);
-      try {
-        readSettings({ path, env });
-        return [];
-      } catch (error) {
-        if (error instanceof ConfigError) return [error.message];
-        throw error;
-      }
-    });
-  } finally {
-    rmSync(folder, { recursive: true });
-  }
-}
+export const configProblems = (objects) =>
+  objects.flatMap(({ kind, data }) => {
+    if (kind !== 'ConfigMap' || !data['sluice.yaml']) return [];
+    try {
+      parseSettings(data['sluice.yaml'], { path: 'sluice.yaml', env });
+      return [];
+    } catch (error) {
+      if (error instanceof ConfigError) return [error.message];
+      throw error;
+    }
+  });

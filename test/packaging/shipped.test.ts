@@ -2,9 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { isMap, parseDocument, type YAMLMap } from 'yaml';
-import { chartFiles } from '../../scripts/packaging/chart-files.mjs';
 import { schemaText } from '../../scripts/packaging/chart-schema.mjs';
-import { drifted } from '../../scripts/packaging/generated.mjs';
+import { chartFiles, drifted } from '../../scripts/packaging/generate.mjs';
 
 const textOf = (path: string): string => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');
 

@@ -1,3 +1,2 @@
+export function chartFiles(): Map<string, string>;
 export function drifted(files: ReadonlyMap<string, string>): string[];
-export const root: string;
-export const chart: string;

@@ -1,1 +1,0 @@
-export function chartFiles(): Map<string, string>;
