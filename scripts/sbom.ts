@@ -5,11 +5,7 @@
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 
-interface Component {
-  readonly 'bom-ref': string;
-  readonly name: string;
-  readonly version: string;
-}
+type Component = Readonly<Record<'bom-ref' | 'name' | 'version', string>>;
 interface Bill {
   readonly metadata: { readonly component: Component };
   readonly components: readonly Component[];

@@ -35,11 +35,8 @@ for (const part of parts) {
 }
 
 console.log('\n| part | result | minutes | what it says |\n|---|---|---|---|');
-for (const { name } of parts) {
-  const outcome = outcomes.get(name);
-  if (outcome === undefined) continue;
-  console.log(`| ${name} | ${outcome.result} | ${outcome.minutes.toFixed(1)} | ${outcome.words} |`);
-}
+for (const [name, { result, minutes, words }] of outcomes)
+  console.log(`| ${name} | ${result} | ${minutes.toFixed(1)} | ${words} |`);
 const left = parts.filter(({ name }) => !outcomes.has(name));
 if (left.length > 0) console.log(`\nnot asked for: ${left.map(({ name }) => name).join(', ')}`);
 

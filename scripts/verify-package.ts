@@ -64,8 +64,8 @@ async function use(main: string): Promise<void> {
     return message === 'serving' ? Number(port) : null;
   };
   await whileServing([main, 'serve', '--config', config], portOf, async (port) => {
-    const headers = { authorization: `Bearer ${key}` };
-    const text = await (await fetch(`http://127.0.0.1:${port}/via/api/orders`, { headers })).text();
+    const asUser = { headers: { authorization: `Bearer ${key}` } };
+    const text = await (await fetch(`http://127.0.0.1:${port}/via/api/orders`, asUser)).text();
     report.check('a call through `sluice serve` is answered by the upstream', text === 'made', text);
   });
   const recording = join(folder, 'recording.har');
@@ -84,15 +84,13 @@ async function use(main: string): Promise<void> {
   });
 }
 
+const headers = Object.entries({ 'x-ratelimit-limit': '60', 'x-ratelimit-remaining': '59' });
 const recorded = {
   startedDateTime: '2026-01-01T00:00:00.000Z',
   request: { method: 'GET', url: 'https://api.acme.example/v1/things', headers: [] },
   response: {
     status: 200,
-    headers: [
-      { name: 'x-ratelimit-limit', value: '60' },
-      { name: 'x-ratelimit-remaining', value: '59' },
-    ],
+    headers: headers.map(([name, value]) => ({ name, value })),
     content: { text: '{}' },
   },
 };

@@ -2,6 +2,7 @@
  * `npm run verify:packaging`: everything that can be proved about image, chart and manifests without a cluster. What
  * this machine cannot run is printed as "SKIPPED: what: why". Options: --only=chart|autoscaling|proxies|image.
  */
+import { parseArgs } from 'node:util';
 import { chartChecks } from './packaging/chart-checks.mjs';
 import { autoscalingChecks } from './packaging/autoscaling-checks.mjs';
 import { imageChecks } from './packaging/image-checks.mjs';
@@ -16,14 +17,11 @@ const parts = {
   proxies: ['nginx and HAProxy in front of three gateways', proxyChecks],
   image: ['Image: built, run read-only and without rights, as the rendered Deployment', imageChecks],
 };
-const only = process.argv
-  .find((argument) => argument.startsWith('--only='))
-  ?.slice('--only='.length)
-  .split(',');
+const { values } = parseArgs({ options: { only: { type: 'string', default: Object.keys(parts).join() } } });
 
 const tools = installTools();
 for (const [name, [title, run]] of Object.entries(parts)) {
-  if (only !== undefined && !only.includes(name)) continue;
+  if (!values.only.split(',').includes(name)) continue;
   report.section(title);
   await run(tools);
 }

@@ -42,7 +42,7 @@ async function soak(report: Report): Promise<void> {
   const [first] = fleet.gateways as [Gateway];
   const replicas = new Replicas(fleet, new SeededRandom(seed + 1));
   const keys = { open: open.key, serial: serial.key };
-  const clients = new Clients(keys, new SeededRandom(seed + 2), () => replicas.pick());
+  const clients = new Clients({ keys, random: new SeededRandom(seed + 2), pick: () => replicas.pick() });
   const endsAt = Date.now() + minutes * 60_000;
   const isOver = (): boolean => Date.now() >= endsAt;
   const parts = { random: new SeededRandom(seed), redisPort: redis.port, upstream, replicas, clients };
@@ -75,15 +75,10 @@ async function soak(report: Report): Promise<void> {
 /** What clients met on the way. */
 const inWords = (calls: readonly Ended[]): string => {
   const met = calls.flatMap(({ attempts }) => attempts.map(({ ended }) => ended));
-  return tally(
-    met.map((ended) =>
-      ended.kind === 'response'
-        ? String(ended.status)
-        : ended.kind === 'refused'
-          ? `${ended.status} ${ended.code}`
-          : ended.words,
-    ),
+  const words = met.map((one) =>
+    one.kind === 'refused' ? one.code : one.kind === 'broken' ? one.words : one.status,
   );
+  return tally(words.map(String));
 };
 
 const report = createReport('soak');

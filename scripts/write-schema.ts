@@ -1,6 +1,6 @@
 /** Writes schema/sluice.schema.json from the configuration schema: `node scripts/write-schema.ts`. */
-import { writeFileSync } from 'node:fs';
 import { format, resolveConfig } from 'prettier';
+import { writeFileSync } from 'node:fs';
 import { configJsonSchema } from './json-schema.ts';
 
 const file = new URL('../schema/sluice.schema.json', import.meta.url);

@@ -138,22 +138,13 @@ export function parsed(line: string): Record<string, unknown> {
   }
 }
 
-/** Processes that start at the same time, over all rows: more of them would keep one another and other rows waiting. */
-const startingAtOnce = 2;
-let starting = 0;
-const waiting: (() => void)[] = [];
+let lastStart: Promise<unknown> = Promise.resolve();
 
-/** Runs `begin` when fewer than {@link startingAtOnce} others start. */
-export async function inTurn<T>(begin: () => Promise<T>): Promise<T> {
-  if (starting >= startingAtOnce) await new Promise<void>((resolve) => waiting.push(resolve));
-  else starting += 1;
-  try {
-    return await begin();
-  } finally {
-    const next = waiting.shift();
-    if (next === undefined) starting -= 1;
-    else next();
-  }
+/** Runs `begin` when those before it have started: together they would keep one another and other rows waiting. */
+export function inTurn<T>(begin: () => Promise<T>): Promise<T> {
+  const started = lastStart.then(begin);
+  lastStart = started.catch(() => null);
+  return started;
 }
 
 /** Whether the address answers 200 now. */

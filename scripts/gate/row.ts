@@ -28,7 +28,6 @@ export interface Stage {
   strike(scene: Scene): Promise<Struck | void>;
 }
 
-/** What a fault gets to do its work. */
 export interface Scene {
   /** The replica whose serialized call is in flight at the upstream; waits for one. */
   holder(): Promise<Gateway>;

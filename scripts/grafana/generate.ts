@@ -1,8 +1,7 @@
 /**
- * Writes the dashboards to `grafana/dashboards/`, or with `--check` says which files differ from their code.
- * `node scripts/grafana/generate.ts [--check]`
+ * Writes the dashboards to `grafana/dashboards/`: `node scripts/grafana/generate.ts`. test/telemetry/dashboards holds the files to their code.
  */
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { dashboards } from './dashboards.ts';
 
@@ -33,14 +32,4 @@ export function drifted(): readonly string[] {
     .map(([name]) => name);
 }
 
-if (import.meta.main) {
-  if (process.argv.includes('--check')) {
-    const stale = drifted();
-    if (stale.length > 0) console.error(`Differ from their code: ${stale.join(', ')}. Run: node scripts/grafana/generate.ts`);
-    process.exitCode = stale.length > 0 ? 1 : 0;
-  } else {
-    mkdirSync(folder, { recursive: true });
-    for (const [name, text] of files()) writeFileSync(new URL(name, folder), text);
-    console.log(`${files().length} dashboards written`);
-  }
-}
+if (import.meta.main) for (const [name, text] of files()) writeFileSync(new URL(name, folder), text);

@@ -31,27 +31,17 @@ export const datasource: DataSourceRef = { type: 'prometheus', uid: '${datasourc
 /** Queries, by the legend of their series. */
 export type Queries = Readonly<Record<string, string>>;
 
-/** Green below the first step, then amber, then red. */
-const steps = (amber: number, red: number) =>
-  new ThresholdsConfigBuilder().mode(ThresholdsMode.Absolute).steps([
-    { value: null, color: 'green' },
-    { value: amber, color: 'orange' },
-    { value: red, color: 'red' },
-  ]);
+/** Colours from 0 on, from the first number on, and from the second. */
+const steps = (colours: readonly string[], ...from: readonly number[]) =>
+  new ThresholdsConfigBuilder()
+    .mode(ThresholdsMode.Absolute)
+    .steps(colours.map((color, at) => ({ value: from[at - 1] ?? null, color })));
 
 /** The query within the namespaces that the dashboard shows; where metrics have no namespace, all of them. */
 export const scoped = (expr: string): string =>
   expr.replaceAll(/\b(sluice_[a-z0-9_]+)(\{)?/g, (_all, name: string, brace?: string) =>
     brace === undefined ? `${name}{namespace=~"$namespace"}` : `${name}{namespace=~"$namespace",`,
   );
-
-/** Red below `red`, amber below `amber`, then green. */
-const risingSteps = (amber: number, red: number) =>
-  new ThresholdsConfigBuilder().mode(ThresholdsMode.Absolute).steps([
-    { value: null, color: 'red' },
-    { value: red, color: 'orange' },
-    { value: amber, color: 'green' },
-  ]);
 
 const queriesOf = (queries: Queries) =>
   Object.entries(queries).map(([legend, expr], at) =>
@@ -67,7 +57,7 @@ export function lines(
   means: string,
   unit: string,
   queries: Queries,
-  style: { readonly stacked?: boolean; readonly bars?: boolean; readonly max?: number; readonly span?: number } = {},
+  style: { readonly stacked?: boolean; readonly span?: number } = {},
 ) {
   const panel = new TimeseriesPanel()
     .title(title)
@@ -77,9 +67,9 @@ export function lines(
     .min(0)
     .height(8)
     .span(style.span ?? 8)
-    .lineWidth(style.bars === true ? 0 : 2)
+    .lineWidth(2)
     .fillOpacity(style.stacked === true ? 60 : 8)
-    .drawStyle(style.bars === true ? GraphDrawStyle.Bars : GraphDrawStyle.Line)
+    .drawStyle(GraphDrawStyle.Line)
     .legend(
       new VizLegendOptionsBuilder()
         .showLegend(true)
@@ -89,9 +79,10 @@ export function lines(
     )
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi));
   if (style.stacked === true) panel.stacking(new StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
-  if (style.max !== undefined) panel.max(style.max);
   return panel.targets(queriesOf(queries));
 }
+
+const colours = ['green', 'orange', 'red'];
 
 /** One number now, coloured by what it means. */
 export function figure(
@@ -99,7 +90,7 @@ export function figure(
   means: string,
   unit: string,
   query: Queries,
-  limits: { readonly amber: number; readonly red: number },
+  { amber, red }: { readonly amber: number; readonly red: number },
   sense: 'less is better' | 'more is better' = 'less is better',
 ) {
   return new StatPanel()
@@ -109,7 +100,7 @@ export function figure(
     .unit(unit)
     .height(4)
     .span(4)
-    .thresholds(sense === 'less is better' ? steps(limits.amber, limits.red) : risingSteps(limits.amber, limits.red))
+    .thresholds(sense === 'less is better' ? steps(colours, amber, red) : steps(colours.toReversed(), red, amber))
     .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.Thresholds))
     .reduceOptions(new ReduceDataOptionsBuilder().calcs(['lastNotNull']))
     .targets(queriesOf(query));

@@ -12,14 +12,12 @@ import { recordHistories, type History, type World } from './histories.ts';
 import { ownGoProgram, ran } from './tools.ts';
 
 const maxMs = 600_000;
-/** Milliseconds until Redis, killed, is started again. */
-const goneMs = 300;
 
 /** A Redis for each, which ends with the verification. */
 const worlds: readonly (() => Promise<World>)[] = [
   async () => {
     const { url, port } = await startServer();
-    const strike = () => restartEmpty(port, goneMs);
+    const strike = () => restartEmpty(port, 300);
     return { name: 'Redis killed, empty again', redis: `url: "${url}"`, strike };
   },
   async () => {

@@ -123,15 +123,10 @@ export class Client {
   }
 }
 
-/** What kubectl and helm print when the API server warns of something. */
-export const warnings = ({ stdout, stderr }: Output): string[] =>
-  `${stdout}\n${stderr}`
-    .split('\n')
-    .filter((line) => /^Warning:|^W[0-9]{4} |level=WARN|PodSecurity/.test(line));
-
-/** @throws when somebody was warned */
+/** @throws what kubectl or helm printed of warnings by the API server */
 export function withoutWarning(output: Output): Output {
-  const said = warnings(output);
+  const lines = `${output.stdout}\n${output.stderr}`.split('\n');
+  const said = lines.filter((line) => /^Warning:|^W[0-9]{4} |level=WARN|PodSecurity/.test(line));
   if (said.length > 0) throw new Error(`the API server warns:\n${said.join('\n')}`);
   return output;
 }

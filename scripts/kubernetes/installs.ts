@@ -19,19 +19,15 @@ export interface On {
   readonly report: Report;
 }
 
-type Step = readonly [what: string, run: () => Promise<string | void>];
+type Steps = Readonly<Record<string, () => Promise<string | void>>>;
 
 /** Steps of one release in a namespace of its own, until one of them fails; that nothing is left behind is the last one. */
-async function steps(
-  { client, stand, report }: On,
-  namespace: string,
-  helm: Helm,
-  of: (release: Release) => readonly Step[],
-): Promise<void> {
+async function steps(on: On, namespace: string, helm: Helm, of: (release: Release) => Steps): Promise<void> {
+  const { client, stand, report } = on;
   const release = new Release(client, stand, namespace, helm);
   await createNamespace(client, namespace);
-  const last: Step = ['uninstall leaves nothing', () => release.uninstall()];
-  for (const [what, run] of [...of(release), last])
+  const all: Steps = { ...of(release), 'uninstall leaves nothing': () => release.uninstall() };
+  for (const [what, run] of Object.entries(all))
     if (!(await report.run(`${namespace}: ${what}`, run))) return;
   await client.kubectl(['delete', 'namespace', namespace, '--wait=false']);
 }
@@ -41,44 +37,35 @@ const mustBe = (holds: boolean, otherwise: string): void => {
 };
 
 export const checkLifecycle = (on: On, { name, options }: ValueSet): Promise<void> =>
-  steps(on, `set-${name}`, 4, (release) => [
-    ['accepted strictly, without a warning', () => strict(release, options)],
-    ['install --wait', () => release.install(options)],
-    [
-      'the same values again change nothing',
-      async () => {
-        await release.settled();
-        await unchanged(release, options);
-        await release.matchesManifest();
-      },
-    ],
-    ['upgrade with new pods', () => replaced(release, options)],
-    ['rollback', () => rolledBack(release)],
-    ['test hook', () => tested(release)],
-    [
-      'no warning event',
-      async () => {
-        const found = await release.warningEvents();
-        mustBe(found.length === 0, found.join('\n'));
-      },
-    ],
-  ]);
+  steps(on, `set-${name}`, 4, (release) => ({
+    'accepted strictly, without a warning': () => strict(release, options),
+    'install --wait': () => release.install(options),
+    'the same values again change nothing': async () => {
+      await release.settled();
+      await unchanged(release, options);
+      await release.matchesManifest();
+    },
+    'upgrade with new pods': () => replaced(release, options),
+    rollback: () => rolledBack(release),
+    'test hook': () => tested(release),
+    'no warning event': async () => {
+      const found = await release.warningEvents();
+      mustBe(found.length === 0, found.join('\n'));
+    },
+  }));
 
 /** A release of helm 3 in the hands of helm 4. */
 export const checkHandover = (on: On): Promise<void> => {
   const options = valuesOf('02-redis');
-  return steps(on, 'handover', 3, (release) => [
-    ['install by helm 3', () => release.install(options)],
-    [
-      'helm 4 alone changes nothing',
-      () => {
-        release.helm = 4;
-        return unchanged(release, options);
-      },
-    ],
-    ['upgrade with new pods', () => replaced(release, options)],
-    ['rollback', () => rolledBack(release)],
-  ]);
+  return steps(on, 'handover', 3, (release) => ({
+    'install by helm 3': () => release.install(options),
+    'helm 4 alone changes nothing': () => {
+      release.helm = 4;
+      return unchanged(release, options);
+    },
+    'upgrade with new pods': () => replaced(release, options),
+    rollback: () => rolledBack(release),
+  }));
 };
 
 /** Time in which a pod that is not wanted any more would go. Milliseconds. */
@@ -102,37 +89,31 @@ export const checkScaling = (on: On): Promise<void> =>
       mustBe(left.length === 0, `left behind: ${left.join(', ')}`);
       return note;
     };
-    return [
-      ['a count of 3', () => release.install(values(counted))],
-      ['to HPA', () => switched(byHpa)],
-      ['to KEDA', () => switched(byKeda)],
-      ['back to HPA', () => switched(byHpa)],
-      ['back to a count of 3', () => switched(counted)],
-      ['rollback to HPA', () => release.during({ min: 3, max: 4 }, () => release.rollback(2))],
-    ];
+    return {
+      'a count of 3': () => release.install(values(counted)),
+      'to HPA': () => switched(byHpa),
+      'to KEDA': () => switched(byKeda),
+      'back to HPA': () => switched(byHpa),
+      'back to a count of 3': () => switched(counted),
+      'rollback to HPA': () => release.during({ min: 3, max: 4 }, () => release.rollback(2)),
+    };
   });
 
 /** Three pods under what clusters and people do to them. */
 export const checkDisruption = (on: On): Promise<void> =>
   steps(on, 'disruption', 4, (release) => {
     const values = [...valuesOf('02-redis'), ...counted];
-    return [
-      ['install --wait', () => release.install(values)],
-      [
-        'rollout restart',
-        () =>
-          release.during({ min: 3, max: 4 }, async () => {
-            await release.kubectl(['rollout', 'restart', release.deployment]);
-            await release.rolledOut();
-          }),
-      ],
-      ['all pods evicted at once: one is away at a time', () => evicted(release)],
-      [
-        'a release whose pods never become ready takes no pod away and is rolled back',
-        () => broken(release, values),
-      ],
-      ['a number set by kubectl scale is not undone silently', () => scaledByHand(release, values)],
-    ];
+    const restarted = async (): Promise<void> => {
+      await release.kubectl(['rollout', 'restart', release.deployment]);
+      await release.rolledOut();
+    };
+    return {
+      'install --wait': () => release.install(values),
+      'rollout restart': () => release.during({ min: 3, max: 4 }, restarted),
+      'all pods evicted at once: one is away at a time': () => evicted(release),
+      'pods that never become ready take none away, and are rolled back': () => broken(release, values),
+      'a number set by kubectl scale is not undone silently': () => scaledByHand(release, values),
+    };
   });
 
 /** The budget lets one pod go at a time; whoever may not evict asks again, as `kubectl drain` does. */

@@ -22,9 +22,6 @@ export const valueSets: readonly ValueSet[] = [
   ...folder('examples'),
 ];
 
-/** @returns the options of one file. @throws when there is none of that name */
-export function valuesOf(name: string): readonly string[] {
-  const found = valueSets.find((set) => set.name === name);
-  if (found === undefined) throw new Error(`no value file ${name}`);
-  return found.options;
-}
+/** The options of one file. */
+export const valuesOf = (name: string): readonly string[] =>
+  valueSets.find((set) => set.name === name)?.options ?? [];

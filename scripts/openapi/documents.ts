@@ -138,9 +138,11 @@ const parameter = (place: string, name: string, description: string, more: Json 
   ...more,
 });
 /** Seconds, or a duration with a unit. */
-const durationFrom = (seconds: Json): Json => ({
-  anyOf: [seconds, { type: 'string', pattern: '^[0-9.]+[smh]$' }],
-});
+const secondsQuery = (description: string, seconds: Json): Json => {
+  const schema = { anyOf: [seconds, { type: 'string', pattern: '^[0-9.]+[smh]$' }] };
+  return parameter('query', 'seconds', description, { required: true, schema });
+};
+const forRecording: Json = { type: 'integer', minimum: 1, maximum: maxRecordingSeconds };
 const windowQuery = parameter('query', 'window', 'How far back: 90, 90s, 15m, 1h.', {
   schema: { type: 'string', pattern: '^[0-9.]+[smh]?$', example: '15m' },
 });
@@ -328,10 +330,7 @@ export function adminPort(): Json {
         responses: {
           '200': {
             description: 'Text format, or OpenMetrics where it is asked for.',
-            content: {
-              'text/plain': { schema: { type: 'string' } },
-              'application/openmetrics-text': { schema: { type: 'string' } },
-            },
+            content: { 'text/plain': { schema: string }, 'application/openmetrics-text': { schema: string } },
           },
         },
       }),
@@ -357,12 +356,7 @@ export function adminPort(): Json {
         'recording',
         'Each call that arrives within some seconds, as a line of JSON when it ends, behind a first line with the limits: labels and figures only',
         {
-          parameters: [
-            parameter('query', 'seconds', 'For how long calls are taken.', {
-              required: true,
-              schema: durationFrom({ type: 'integer', minimum: 1, maximum: maxRecordingSeconds }),
-            }),
-          ],
+          parameters: [secondsQuery('For how long calls are taken.', forRecording)],
           responses: {
             '200': said(
               'Ends with the last of these calls. To a reader that is too slow the last line is `{"sluice":"recording","ended":"reader_too_slow"}`, and the rest is missing.',
@@ -380,10 +374,7 @@ export function adminPort(): Json {
       ),
       '/upstreams/{name}/resume': control('resume', 'Ends a pause'),
       '/upstreams/{name}/pause': control('pause', 'Sends nobody to the upstream for some seconds', [
-        parameter('query', 'seconds', 'How long.', {
-          required: true,
-          schema: durationFrom({ type: 'number', exclusiveMinimum: 0, maximum: 86_400 }),
-        }),
+        secondsQuery('How long.', { type: 'number', exclusiveMinimum: 0, maximum: 86_400 }),
       ]),
     },
     components: {

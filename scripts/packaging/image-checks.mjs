@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import { available, root, until } from '../fleet/processes.ts';
 import { BUILD, makeBaseImages, RUNTIME } from './base-images.mjs';
 import { call, startFleet, untilReady } from './fleet.mjs';
-import { check, skip } from './report.mjs';
+import { broken, check, skip } from './report.mjs';
 
 const IMAGE = 'localhost/sluice:verify';
 const PROGRAMS = ['buildah', 'podman', 'runc', 'catatonit', 'debootstrap'];
@@ -67,9 +67,6 @@ function build(buildah) {
   const fixed = ['--pull=never', '--format', 'docker', '--layers=false', '--network', 'host'];
   buildah(['build', ...fixed, ...bases, ...behindProxy, '-t', IMAGE, '.']);
 }
-
-/** Texts of what does not hold. */
-const broken = (...promises) => promises.filter(([holds]) => !holds).map(([, text]) => text);
 
 function imageProblems(buildah, podman) {
   const [{ Config: config, Size: size, Healthcheck: health }] = JSON.parse(

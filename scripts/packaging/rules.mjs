@@ -4,6 +4,7 @@
  */
 import { parse } from 'yaml';
 import { nameOf } from './documents.mjs';
+import { broken } from './report.mjs';
 
 const podOf = ({ kind, metadata, spec }) => {
   if (kind === 'Pod') return { labels: metadata.labels ?? {}, spec };
@@ -13,9 +14,6 @@ const podOf = ({ kind, metadata, spec }) => {
 const matches = (selector, labels) =>
   Object.entries(selector ?? {}).every(([key, value]) => labels[key] === value);
 const containersOf = (spec) => [...(spec.initContainers ?? []), ...spec.containers];
-
-/** Texts of what does not hold. */
-const broken = (...promises) => promises.filter(([holds]) => !holds).map(([, text]) => text);
 
 const podProblems = ({ spec }) => [
   ...broken(

