@@ -2,34 +2,48 @@ import { describe, expect, test } from '@jest/globals';
 import { ResponseTimes } from '../../src/journey/response-times.ts';
 import {
   type ClientTimeouts,
+  clientTimeouts,
   maxWaitMsOf,
   preferredWaitSeconds,
   urgencyOf,
 } from '../../src/journey/preferences.policy.ts';
 
-describe('the preferred wait', () => {
-  test.each([
-    [undefined, null],
-    ['wait=10', 10],
-    ['respond-async, wait=10', 10],
-    ['respond-async; wait = "7"', 7],
-    ['wait=-1', null],
-    ['wait=1.5', null],
-    ['wait=99999999', null],
-    ['wait', null],
-    ['nowait=3', null],
-  ])('is read from Prefer: %s as %s s', (field, seconds) =>
-    expect(preferredWaitSeconds(field)).toBe(seconds),
-  );
-});
+test.each([
+  [undefined, null],
+  ['wait=10', 10],
+  ['respond-async, wait=10', 10],
+  ['respond-async; wait = "7"', 7],
+  ['wait=-1', null],
+  ['wait=1.5', null],
+  ['wait=99999999', null],
+  ['wait', null],
+  ['nowait=3', null],
+])('the preferred wait is read from Prefer: %s as %s s', (field, seconds) =>
+  expect(preferredWaitSeconds(field)).toBe(seconds),
+);
+
+test.each([
+  [undefined, 3],
+  ['u=0', 0],
+  ['i, u=7', 7],
+  ['u=5;x', 5],
+  ['u=8', 3],
+  ['u=-1', 3],
+  ['u=12', 3],
+  ['su=1', 3],
+  ['', 3],
+])('the urgency of a call is read from Priority: %s as %d', (field, urgency) =>
+  expect(urgencyOf(field)).toBe(urgency),
+);
 
 describe('the wait of a call', () => {
   const limits = { maxWaitSeconds: 75, maxWaitCeilingSeconds: 600 };
   const unknown: ClientTimeouts = { statedSeconds: null, knownSeconds: null };
   const stated = (statedSeconds: number): ClientTimeouts => ({ ...unknown, statedSeconds });
   const known = (knownSeconds: number): ClientTimeouts => ({ ...unknown, knownSeconds });
+  const both = (statedSeconds: number, knownSeconds: number) => ({ statedSeconds, knownSeconds });
 
-  test.each([
+  test.each<[string, number | null, ClientTimeouts, number, elapsedMs?: number, usualResponseMs?: number]>([
     ['nothing, of an unknown client', null, unknown, 75_000],
     ['less than the default', 10, unknown, 10_000],
     ['no wait at all', 0, unknown, 0],
@@ -44,32 +58,18 @@ describe('the wait of a call', () => {
     ['more than a client states', 90, stated(60), 55_000],
     ['nothing, of a client known for 60 s', null, known(60), 55_000],
     ['more than its client is known for', 90, known(60), 90_000],
-    [
-      'nothing, of a client that states more than it is known for',
-      null,
-      { statedSeconds: 70, knownSeconds: 60 },
-      55_000,
-    ],
-    [
-      'nothing, of a client that states less than it is known for',
-      null,
-      { statedSeconds: 20, knownSeconds: 60 },
-      15_000,
-    ],
-  ])('that asks for %s', (_, preferSeconds, client, ms) => {
-    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs: 0 }, limits)).toBe(ms);
-  });
-
-  test.each([
-    ['a stated time-out', null, stated(30), 5_000],
-    ['a known time-out', null, known(30), 5_000],
-    ['no preference, which begins with the wait', 60, unknown, 60_000],
-  ])('is shortened by the time since its head arrived for %s', (_, preferSeconds, client, ms) => {
-    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs: 20_000 }, limits)).toBe(ms);
-  });
-
-  test('is not negative for a client that has timed out by now', () => {
-    expect(maxWaitMsOf({ preferSeconds: null, client: stated(30), elapsedMs: 40_000 }, limits)).toBe(0);
+    ['nothing, of a client that states more than it is known for', null, both(70, 60), 55_000],
+    ['nothing, of a client that states less than it is known for', null, both(20, 60), 15_000],
+    ['nothing, 20 s after its head, with a stated time-out', null, stated(30), 5_000, 20_000],
+    ['nothing, 20 s after its head, with a known time-out', null, known(30), 5_000, 20_000],
+    ['a wait, which begins with itself, 20 s after its head', 60, unknown, 60_000, 20_000],
+    ['nothing, of a client that has timed out by now', null, stated(30), 0, 40_000],
+    ['nothing, of an upstream that responds within what is kept anyhow', null, stated(60), 55_000, 0, 2_000],
+    ['nothing, of an upstream that takes longer', null, stated(60), 39_000, 0, 20_000],
+    ['nothing, of one that takes longer than a short time-out leaves', null, stated(2), 300, 0, 1_500],
+    ['nothing, of one that takes longer than the time-out', null, stated(10), 0, 0, 12_000],
+  ])('that asks for %s', (_, preferSeconds, client, ms, elapsedMs = 0, usualResponseMs = 0) => {
+    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs, usualResponseMs }, limits)).toBe(ms);
   });
 
   test('ends before every time-out, by 5 s or two thirds of it', () => {
@@ -79,21 +79,6 @@ describe('the wait of a call', () => {
     }
   });
 });
-
-test.each([
-  ['short of what is kept anyhow', 60, 2_000, 55_000],
-  ['longer', 60, 20_000, 39_000],
-  ['longer than a short time-out leaves', 2, 1_500, 300],
-  ['longer than the time-out', 10, 12_000, 0],
-])(
-  'the wait of a call leaves the upstream its usual time for the response: %s',
-  (_, seconds, usualResponseMs, ms) => {
-    const limits = { maxWaitSeconds: 75, maxWaitCeilingSeconds: 600 };
-    const client = { statedSeconds: seconds, knownSeconds: null };
-    const asked = { preferSeconds: null, client, elapsedMs: 0, usualResponseMs };
-    expect(maxWaitMsOf(asked, limits)).toBe(ms);
-  },
-);
 
 test('the usual time of an upstream follows its responses, and is that of most of them', () => {
   const times = new ResponseTimes();
@@ -105,16 +90,50 @@ test('the usual time of an upstream follows its responses, and is that of most o
   expect(times.usualMs('b')).toBeGreaterThan(4_900);
 });
 
-describe('the urgency of a call', () => {
+/** With the fields that such clients send; `test/sdk/client-timeouts.test.ts` asks real ones. */
+describe('the time-out of a client', () => {
+  const read = (fields: Readonly<Record<string, string>>) => clientTimeouts(new Map(Object.entries(fields)));
+  const agent = (name: string, runtime = 'node') => ({ 'user-agent': name, 'x-stainless-runtime': runtime });
+  const groq = (runtime: string) => agent('Groq/JS 1.6.0', runtime);
+
   test.each([
-    [undefined, 3],
-    ['u=0', 0],
-    ['i, u=7', 7],
-    ['u=5;x', 5],
-    ['u=8', 3],
-    ['u=-1', 3],
-    ['u=12', 3],
-    ['su=1', 3],
-    ['', 3],
-  ])('is read from Priority: %s as %d', (field, urgency) => expect(urgencyOf(field)).toBe(urgency));
+    [{ 'x-stainless-timeout': '600' }, 600],
+    [{ 'x-stainless-timeout': '0' }, 0],
+    [{ 'x-stainless-read-timeout': '600.0' }, 600],
+    [{ 'x-stainless-read-timeout': '0.5' }, 0.5],
+    [{ 'x-server-timeout': '90' }, 90],
+    [{ 'x-stainless-timeout': '30', 'x-stainless-read-timeout': '20' }, 20],
+    [{ 'x-stainless-timeout': 'NOT_GIVEN', 'x-stainless-read-timeout': '20' }, 20],
+    [{}, null],
+    ...['', '-5', 'NaN', 'Infinity', '1e3', '0x10', '5 s', ' ', '12345678901'].map(
+      (text) => [{ 'x-stainless-timeout': text }, null] as const,
+    ),
+  ])('that a call states is read from %j as %s s', (fields, statedSeconds) =>
+    expect(read(fields)).toEqual({ statedSeconds, knownSeconds: null }),
+  );
+
+  test.each([
+    ['shopify-api-node', agent('shopify-api-node/3.15.0'), 60],
+    ['groq-sdk on Node', groq('node'), 60],
+    ['groq-sdk elsewhere', groq('deno'), 60],
+    ['openai on Node', agent('OpenAI/JS 6.49.0'), 300],
+    ['openai elsewhere', agent('OpenAI/JS 6.49.0', 'deno'), 600],
+    ['openai for Azure', agent('AzureOpenAI/JS 6.49.0', 'edge'), 600],
+    ['the AI SDK', { 'user-agent': 'ai/6.0.326 ai-sdk/provider-utils/4.0.0 runtime/node.js/v24.18.1' }, 300],
+    ['the Admin API client', { 'user-agent': 'Admin API Client v2.0.0' }, 300],
+    ['the Admin API client of an application', { 'user-agent': 'app | Admin API Client v2.0.0' }, 300],
+    ['Node’s fetch', { 'user-agent': 'node' }, 300],
+    ['undici', { 'user-agent': 'undici' }, 300],
+    ['an unknown client', { 'user-agent': 'curl/8.5.0' }, null],
+    ['a client that only mentions another', { 'user-agent': 'my-shopify-api-node/1 (node)' }, null],
+    ['openai in Python, which states its own', agent('OpenAI/Python 2.52.0', 'CPython'), null],
+  ])('that is known is looked up by the user agent of %s', (_, fields, seconds) =>
+    expect(read(fields).knownSeconds).toBe(seconds),
+  );
+
+  test('that is known yields to the one stated by the call, except for the limit of its transport', () => {
+    const knownOf = (runtime: string) => read({ ...groq(runtime), 'x-stainless-timeout': '120' });
+    expect(knownOf('node')).toEqual({ statedSeconds: 120, knownSeconds: 300 });
+    expect(knownOf('deno')).toEqual({ statedSeconds: 120, knownSeconds: null });
+  });
 });
