@@ -1,141 +1,220 @@
-import { createServer, type IncomingHttpHeaders } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
-import { highCeilings, startWorld, type World } from './world.ts';
+/** With which credential a call goes upstream, whose quota and breaker it is about, and that no API key ever goes there. */
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { scripted } from './scripted.ts';
+import { closeAll, highCeilings, startWorld, type Reply, type Sending, type World } from './world.ts';
 
-/** An upstream without any credential in the configuration: what arrives there came from the client. */
-const seen: IncomingHttpHeaders[] = [];
-let everSeen = '';
-const open = createServer((request, response) => {
-  seen.push(request.headers);
-  everSeen += JSON.stringify(request.headers);
-  request.resume();
-  response.end('{}');
-});
-let world: World;
-let openUrl = '';
+afterEach(closeAll);
 
-beforeAll(async () => {
-  await new Promise<void>((resolve) => open.listen(0, '127.0.0.1', resolve));
-  openUrl = `http://127.0.0.1:${(open.address() as AddressInfo).port}`;
-  world = await startWorld({
-    model: { orgs: { 'org-sim': { projects: { proj_sim: { keys: ['sk-sim', 'sk-beta'] } } } } },
-    upstreams: `  open:\n    origins: ["${openUrl}"]\n    allowPrivateAddresses: true\n`,
-    workspaces: {
-      acme: highCeilings,
-      beta: `${highCeilings}    credentials: { openai: "Bearer sk-beta" }\n`,
-    },
-  });
-});
-beforeEach(() => {
-  seen.length = 0;
-  world.model.reset();
-});
-afterAll(async () => {
-  const keys = Object.values(world.gateway.keys);
-  expect(keys.filter((key) => everSeen.includes(key))).toEqual([]);
-  await world.close();
-  open.closeAllConnections();
-  open.close();
-});
+const whoMade = ({ status, error }: Reply) => [status, error ?? 'upstream'];
+const served = [200, 'upstream'];
 
 describe('the upstream’s credential', () => {
+  const start = (): Promise<World> =>
+    startWorld({
+      model: { orgs: { 'org-sim': { projects: { proj_sim: { keys: ['sk-sim', 'sk-beta'] } } } } },
+      workspaces: {
+        acme: highCeilings,
+        beta: `${highCeilings}    credentials: { openai: "Bearer sk-beta" }\n`,
+      },
+    });
+
   test('is the one of the upstream, or the workspace’s own where there is one', async () => {
-    const { chat, orders, model, shop } = world;
+    const { chat, orders, model, shop } = await start();
     await chat(1);
     await chat(2, { workspace: 'beta' });
     await orders(3);
-    expect(model.log.map(({ key }) => key)).toEqual(['sk-sim', 'sk-beta']);
-    expect(shop.log.at(-1)?.key).toBe('shpat_sim');
+    expect([...model.log, ...shop.log].map(({ key }) => key)).toEqual(['sk-sim', 'sk-beta', 'shpat_sim']);
   });
 
   test('cannot be replaced by a client', async () => {
-    const { orders, shop, gateway } = world;
-    const reply = await orders(1, { headers: { 'X-Shopify-Access-Token': 'shpat_other' } });
-    expect(reply.status).toBe(200);
-    expect(shop.log.at(-1)?.key).toBe('shpat_sim');
+    const { orders, chat, model, shop, gateway } = await start();
+    await orders(1, { headers: { 'X-Shopify-Access-Token': 'shpat_other' } });
     const own = {
       'Sluice-Upstream-Authorization': 'Bearer sk-own',
       'Sluice-Key': gateway.keys['acme'] ?? '',
     };
-    expect((await world.chat(2, { headers: own })).status).toBe(200);
-    expect(world.model.log.at(-1)?.key).toBe('sk-sim');
-  });
-
-  test('is the client’s own where none is configured', async () => {
-    const { call } = world;
-    await call('/via/open/a', {
-      headers: { 'Sluice-Upstream-Authorization': 'Bearer own', 'x-api-key': 'mine' },
-    });
-    expect(seen[0]).toMatchObject({ authorization: 'Bearer own', 'x-api-key': 'mine' });
-    const target = encodeURIComponent(`${openUrl}/b`);
-    await call(`/proxy?target=${target}`);
-    expect(seen[1]).not.toHaveProperty('authorization');
-  });
-});
-
-describe('the API key of a client', () => {
-  test('may come in Sluice-Key, and Authorization then passes as the client’s own', async () => {
-    const { gateway } = world;
-    const headers = { 'Sluice-Key': gateway.keys['acme'] ?? '', authorization: 'Basic b3duOm93bg==' };
-    const response = await fetch(`${gateway.url}/via/open/a`, { headers });
-    expect(response.status).toBe(200);
-    expect(seen[0]).toMatchObject({ authorization: 'Basic b3duOm93bg==' });
-    expect(seen[0]).not.toHaveProperty('sluice-key');
+    expect((await chat(2, { headers: own })).status).toBe(200);
+    expect([...model.log, ...shop.log].map(({ key }) => key)).toEqual(['sk-sim', 'shpat_sim']);
   });
 
   test.each(['x-shopify-access-token', 'authorization'])(
-    'may come in the field of the credential: %s',
+    'takes the place of an API key in the field %s',
     async (field) => {
-      const { gateway, shop } = world;
-      const key = gateway.keys['acme'] ?? '';
-      const value = field === 'authorization' ? `Bearer ${key}` : key;
-      const response = await fetch(`${gateway.url}/via/shop/admin/api/2026-10/shop.json`, {
-        headers: { [field]: value },
-      });
-      expect(response.status).toBe(200);
-      expect(shop.log.at(-1)?.headers?.['x-shopify-access-token']).toBe('shpat_sim');
-      expect(shop.log.at(-1)?.headers).not.toHaveProperty('authorization');
+      const { gateway, shop } = await start();
+      const value = `${field === 'authorization' ? 'Bearer ' : ''}${gateway.keys['acme'] ?? ''}`;
+      const url = `${gateway.url}/via/shop/admin/api/2026-10/shop.json`;
+      expect((await fetch(url, { headers: { [field]: value } })).status).toBe(200);
+      expect(shop.log[0]?.headers?.['x-shopify-access-token']).toBe('shpat_sim');
+      expect(shop.log[0]?.headers).not.toHaveProperty('authorization');
     },
   );
 
-  test('never goes upstream, wherever else the client puts it', async () => {
-    const { gateway, call } = world;
-    const key = gateway.keys['acme'] ?? '';
-    for (const field of [
-      'x-api-key',
-      'Sluice-Key',
-      'X-Shopify-Access-Token',
-      'Sluice-Upstream-Authorization',
-    ]) {
-      await call('/via/open/a', {
-        headers: { [field]: field.startsWith('Sluice-Up') ? `Bearer ${key}` : key },
-      });
-    }
-    expect(JSON.stringify(seen)).not.toContain(key);
-  });
-
-  test('in a target makes the call refused, and nothing is sent', async () => {
-    const { gateway, call } = world;
-    const key = gateway.keys['acme'] ?? '';
-    for (const path of [`/via/open/${key}`, `/proxy?target=${encodeURIComponent(`${openUrl}/a?k=${key}`)}`]) {
-      const reply = await call(path);
-      expect([reply.status, reply.headers.get('sluice-error')]).toEqual([400, 'request_invalid']);
-      expect(reply.text).not.toContain(key);
-    }
-    expect(seen).toEqual([]);
-  });
-
-  test('that belongs to no workspace makes the call refused before anything is sent', async () => {
-    const { gateway, model } = world;
+  test('is for nobody whose key is none', async () => {
+    const { gateway, model, chat } = await start();
     for (const key of ['', 'sk-sim', `${gateway.keys['acme'] ?? ''}x`]) {
-      const reply = await world.chat(1, { key });
-      expect([reply.status, reply.headers.get('www-authenticate')]).toEqual([
-        401,
-        expect.stringMatching(/^Bearer/),
-      ]);
+      const reply = await chat(1, { key });
+      expect(whoMade(reply)).toEqual([401, 'unauthenticated']);
+      expect(reply.headers.get('www-authenticate')).toMatch(/^Bearer/);
       expect(reply.text).not.toContain('sk-sim');
     }
     expect(model.log).toEqual([]);
+  });
+
+  test.each(['authorization', 'x-api-key', 'x-goog-api-key', 'x-shopify-access-token'])(
+    'in %s is the only one that goes upstream, from fields or query',
+    async (field) => {
+      const settings = `credential: { header: ${field}, value: "injected" }, credentialFields: [x-acme-secret, "query:acme", "-x-token"]`;
+      const { ask, arrivals } = await scripted(undefined, { upstreams: { api: settings } });
+      const carriers =
+        'authorization x-api-key api-key x-goog-api-key private-token x-auth-token sluice-upstream-authorization x-acme-secret';
+      const own = Object.fromEntries(carriers.split(' ').map((name) => [name, 'own']));
+      const path = '/via/api/v1/x?key=own&page_token=p&access_token=own&acme=own&signature=s';
+      const reply = await ask(path, { headers: { ...own, 'x-token': 'kept', 'x-plain': 'kept' } });
+      expect([whoMade(reply), arrivals[0]?.path]).toEqual([served, '/v1/x?page_token=p&signature=s']);
+      const headers = arrivals[0]?.headers;
+      expect(headers).toMatchObject({ [field]: 'injected', 'x-token': 'kept', 'x-plain': 'kept' });
+      expect(JSON.stringify(headers)).not.toContain('own');
+    },
+  );
+});
+
+describe('without a configured credential', () => {
+  test('a client brings its own, in any field but that of its API key', async () => {
+    const { ask, arrivals, gateway, origin } = await scripted();
+    const key = gateway.keys['acme'] ?? '';
+    await ask('/via/api/a', {
+      headers: { 'Sluice-Upstream-Authorization': 'Bearer own', 'x-api-key': 'mine' },
+    });
+    await ask('/via/api/a', { headers: { authorization: 'Basic b3duOm93bg==' } });
+    await ask(`/proxy?target=${encodeURIComponent(`${origin}/b`)}`);
+    expect(arrivals.map(({ headers }) => headers.authorization)).toEqual([
+      'Bearer own',
+      'Basic b3duOm93bg==',
+      undefined,
+    ]);
+    expect(arrivals[0]?.headers).toMatchObject({ 'x-api-key': 'mine' });
+    for (const field of [
+      'x-api-key',
+      'X-Shopify-Access-Token',
+      'authorization',
+      'Sluice-Upstream-Authorization',
+    ])
+      await ask('/via/api/a', { headers: { [field]: /auth/i.test(field) ? `Bearer ${key}` : key } });
+    expect(arrivals).toHaveLength(7);
+    expect(JSON.stringify(arrivals.map(({ headers }) => headers))).not.toMatch(RegExp(`${key}|sluice-key`));
+  });
+
+  test('an API key in a target makes the call refused, and nothing is sent', async () => {
+    const { ask, arrivals, gateway, origin } = await scripted();
+    const key = gateway.keys['acme'] ?? '';
+    for (const path of [`/via/api/${key}`, `/proxy?target=${encodeURIComponent(`${origin}/a?k=${key}`)}`]) {
+      const reply = await ask(path);
+      expect(whoMade(reply)).toEqual([400, 'request_invalid']);
+      expect(reply.text).not.toContain(key);
+    }
+    expect(arrivals).toEqual([]);
+  });
+});
+
+/** An upstream that refuses whoever shows `spent` for an hour, and whoever shows `broke` for good. */
+async function start(settings: string, { workspace = '' } = {}) {
+  const api = await scripted(
+    ({ path, headers }) => {
+      const shown = `${path} ${JSON.stringify(headers)}`;
+      if (shown.includes('spent')) return { status: 429, headers: { 'retry-after': '3600' } };
+      return { status: shown.includes('broke') ? 402 : 200 };
+    },
+    { upstreams: { api: settings }, workspaces: { a: workspace, b: workspace, c: workspace } },
+  );
+  const call = async (workspaceName: string, path: string, { headers, json }: Sending = {}) =>
+    whoMade(
+      await api.ask(`/via/api${path}`, {
+        workspace: workspaceName,
+        json,
+        headers: { prefer: 'wait=1', ...headers },
+      }),
+    );
+  return { ...api, call };
+}
+type Request = (value: string) => readonly [path: string, sending?: Sending];
+const field =
+  (name: string): Request =>
+  (value) => ['/v1/x', { headers: { [name]: value } }];
+
+describe('a client’s own credential', () => {
+  test.each<[string, Request]>([
+    ['authorization', field('authorization')],
+    ['x-api-key', field('x-api-key')],
+    ['sluice-upstream-authorization', field('sluice-upstream-authorization')],
+    ['the query member key', (value) => [`/v1/x?a=1&key=${value}`]],
+    ['x-acme-secret, which the configuration names', field('x-acme-secret')],
+    ['the query member acme, which the configuration names', (value) => [`/v1/x?acme=${value}`]],
+  ])('that is throttled or without money stops no other in %s', async (_, request) => {
+    const { call, arrivals } = await start(
+      'kind: language-model, credentialFields: [x-acme-secret, "query:acme"]',
+    );
+    for (const how of ['spent', 'broke']) {
+      const [status] = await call('a', ...request(`${how}-a`));
+      expect([429, 402]).toContain(status);
+      const before = arrivals.length;
+      // The same account is known to refuse, also to another workspace; the others go on, in whatever workspace they are.
+      expect((await call('b', ...request(`${how}-a`)))[1]).not.toBe('upstream');
+      expect(arrivals).toHaveLength(before);
+      expect([await call('a', ...request('good-a')), await call('b', ...request('good-b'))]).toEqual([
+        served,
+        served,
+      ]);
+    }
+  });
+
+  test('that nothing shows is the workspace’s: no other workspace shares its quota or its breaker', async () => {
+    const { call } = await start('kind: language-model');
+    // Nothing of the list carries it, so that nothing can be said of its account.
+    expect((await call('a', ...field('x-strange')('spent')))[0]).toBe(429);
+    expect((await call('c', ...field('x-strange')('broke')))[0]).toBe(402);
+    const [[, a], [, c]] = [await call('a', '/v1/x'), await call('c', '/v1/x')];
+    expect([a, c]).toEqual(['wait_too_long', 'upstream_refused']);
+    expect(await call('b', '/v1/x')).toEqual(served);
+  });
+
+  test('that is spent stops nobody who uses an injected one', async () => {
+    const { call } = await start(
+      'kind: language-model, credential: { header: authorization, value: "injected" }',
+    );
+    expect(await call('a', '/v1/x?key=spent')).toEqual(served);
+    expect(await call('a', ...field('x-api-key')('broke'))).toEqual(served);
+    expect(await call('b', '/v1/x')).toEqual(served);
+  });
+});
+
+describe('values that a client invents open new windows up to a bound, and share one beyond it:', () => {
+  const once = 'windows: [{ requests: 1, seconds: 3600 }]';
+  const injected =
+    'kind: language-model, limits: { requestsPerMinute: 1 }, credential: { header: x-api-key, value: "injected" }';
+  const ceilings = '    requestsPerMinute: none\n';
+  test.each<[string, string, Request]>([
+    ['a credential of its own', `speaks: { ${once} }`, field('x-api-key')],
+    ['a field', `speaks: { ${once}, bucketBy: [credential, "header:x-org"] }`, field('x-org')],
+    [
+      'a path segment',
+      `speaks: { ${once}, bucketBy: [credential, "path:/v1/{*}"] }`,
+      (value) => [`/v1/${value}`],
+    ],
+    [
+      'a body member',
+      `speaks: { ${once}, bucketBy: [credential, "body:/org"] }`,
+      (org) => ['/v1/x', { json: { org } }],
+    ],
+    [
+      'the models of an injected credential',
+      injected,
+      (model) => ['/v1/chat/completions', { json: { model, messages: [] } }],
+    ],
+  ])('%s', async (_, settings, request) => {
+    const { call, arrivals } = await start(`maxBuckets: 3, ${settings}`, { workspace: ceilings });
+    for (let at = 0; at < 12; at += 1) await call('a', ...request(`invented-${at}`));
+    expect(arrivals).toHaveLength(4);
+    // They are one workspace's: another one has its own.
+    expect(await call('b', ...request('of-b'))).toEqual(served);
   });
 });

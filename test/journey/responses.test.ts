@@ -1,63 +1,53 @@
+/** What a client gets: the upstream's response with the fields of Sluice, or a problem document, and whether repeating makes sense. */
+import { readFileSync } from 'node:fs';
 import { request } from 'node:http';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
-import { highCeilings, startWorld, type World } from './world.ts';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { createKey } from '../../src/cli/keys.ts';
+import { freePort } from '../support/free-port.ts';
+import { gatewayYaml, serviceOf } from '../support/gateway.ts';
+import { rawUpstream, type Script } from '../support/raw-upstream.ts';
+import { scripted } from './scripted.ts';
+import { closeAll, highCeilings, logged, metric, opened, startWorld, type Sending } from './world.ts';
 
-let world: World;
-beforeAll(
-  async () =>
-    (world = await startWorld({ workspaces: { acme: highCeilings, blind: '    upstreams: [shop]\n' } })),
-);
-beforeEach(() => {
-  world.model.reset();
-  world.shop.reset();
-});
-afterAll(() => world.close());
+afterEach(closeAll);
 
 describe('a response of the upstream', () => {
   test('keeps its status, body and fields, and gets the fields of Sluice', async () => {
-    const { chat, model } = world;
-    const { status, headers, json } = await chat(1);
-    expect(status).toBe(200);
+    const { chat, model } = await startWorld();
+    const { status, headers, json, admission, error, shouldRetry } = await chat(1);
+    expect([status, error, shouldRetry]).toEqual([200, null, null]);
     expect(json).toHaveProperty('choices.0.message.content');
     expect(headers.get('x-ratelimit-limit-requests')).toBe('500');
     expect(headers.get('x-request-id')).toMatch(/^req_/);
     expect(headers.get('sluice-request-id')).toMatch(/^[0-9a-f]{32}$/);
-    expect(headers.get('sluice-admission')).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
+    expect(admission).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
     expect(headers.get('ratelimit-policy')).toBe('"workspace";q=100000;w=60');
     expect(headers.get('ratelimit')).toMatch(/^"workspace";r=99999;t=\d+$/);
-    expect(headers.get('sluice-error')).toBeNull();
-    expect(headers.get('x-should-retry')).toBeNull();
     expect(model.log).toHaveLength(1);
   });
 
-  test('cannot claim to come from Sluice, and does not name fields by its Connection', async () => {
-    const { chat, model } = world;
-    const headers = {
-      'Sluice-Error': 'queue_full',
-      'Sluice-Admission': 'waited=1',
-      'Alt-Svc': 'h3=":1"',
-      RateLimit: '"x";r=1',
-    };
-    model.fault({ kind: 'answer', status: 418, headers, body: 'tea' });
+  test('cannot claim to come from Sluice, nor command the hop before it', async () => {
+    const { chat, model } = await startWorld();
+    const own = { 'Sluice-Error': 'queue_full', 'Sluice-Admission': 'waited=1', RateLimit: '"x";r=1' };
+    model.fault({ kind: 'answer', status: 418, headers: { ...own, 'Alt-Svc': 'h3=":1"' }, body: 'tea' });
     const reply = await chat(1);
-    expect([reply.status, reply.text]).toEqual([418, 'tea']);
-    expect(reply.headers.get('sluice-error')).toBeNull();
-    expect(reply.headers.get('sluice-admission')).toMatch(/attempts=1/);
+    const admission = expect.stringMatching(/attempts=1/);
+    expect(reply).toMatchObject({ status: 418, text: 'tea', error: null, admission });
     expect(reply.headers.get('alt-svc')).toBeNull();
     expect(reply.headers.get('ratelimit')).toMatch(/^"workspace"/);
   });
 
   test('is the same through both call forms, and links lead back through Sluice only for /via/ calls', async () => {
-    const { call, gateway, shopUrl } = world;
+    const { call, gateway, shopUrl } = await startWorld();
     const path = '/admin/api/2026-10/products.json?limit=50';
     const via = await call(`/via/shop${path}`);
     const proxied = await call(`/proxy?target=${encodeURIComponent(shopUrl + path)}`);
     expect(via.text).toBe(proxied.text);
-    const next = (link: string | null): string => /<([^>]+)>; rel="next"/.exec(link ?? '')?.[1] ?? '';
-    expect(next(proxied.headers.get('link'))).toMatch(`${shopUrl}/admin/api/2026-10/products.json?`);
-    const link = next(via.headers.get('link'));
-    expect(link.startsWith(`${gateway.url}/via/shop/admin/api/2026-10/products.json?`)).toBe(true);
-    const followed = await call(link.slice(gateway.url.length));
+    const nextOf = ({ headers }: typeof via) =>
+      /<([^>]+)>; rel="next"/.exec(headers.get('link') ?? '')?.[1] ?? '';
+    expect(nextOf(proxied)).toMatch(`${shopUrl}/admin/api/2026-10/products.json?`);
+    expect(nextOf(via)).toMatch(`${gateway.url}/via/shop/admin/api/2026-10/products.json?`);
+    const followed = await call(nextOf(via).slice(gateway.url.length));
     expect([followed.status, followed.text === via.text]).toEqual([200, false]);
   });
 
@@ -66,39 +56,60 @@ describe('a response of the upstream', () => {
     ['sluice.example', { 'x-forwarded-proto': 'https' }, 'https://sluice.example'],
     ['sluice.example', { 'x-forwarded-proto': 'https, http' }, 'https://sluice.example'],
   ])('has links to the host that the client used: %s %j', async (host, more, origin) => {
-    const { gateway } = world;
+    const { gateway } = await startWorld();
+    const headers = { host, authorization: `Bearer ${gateway.keys['acme'] ?? ''}`, ...more };
     // fetch does not let a caller choose Host.
-    const link = await new Promise<string>((resolve, reject) => {
-      const authorization = `Bearer ${gateway.keys['acme'] ?? ''}`;
-      request(`${gateway.url}/via/shop/admin/api/2026-10/products.json?limit=50`, {
-        headers: { host, authorization, ...more },
-      })
-        .on('response', (response) => {
-          response.resume();
-          resolve(String(response.headers['link']));
-        })
+    const link = await new Promise((resolve, reject) => {
+      const path = '/via/shop/admin/api/2026-10/products.json?limit=50';
+      request(gateway.url + path, { headers }, (response) => resolve(response.resume().headers['link']))
         .on('error', reject)
         .end();
     });
     expect(link).toContain(`<${origin}/via/shop/admin/api/2026-10/products.json?`);
   });
+
+  test.each<[string, string, number, string | undefined, string | null]>([
+    ['model', '/v1/things', 500, 'true', 'true'],
+    ['model', '/v1/things', 500, 'false', 'false'],
+    ['model', '/v1/chat/completions', 500, undefined, null],
+    ['model', '/v1/embeddings', 500, undefined, null],
+    ['model', '/v1/fine_tuning/jobs', 500, undefined, 'false'],
+    ['model', '/v1/batches', 500, undefined, 'false'],
+    ['model', '/v1/threads/t1/runs', 500, undefined, 'false'],
+    ['model', '/v1/things', 504, ' TRUE', 'TRUE'],
+    ['other', '/v1/things', 500, 'true', 'true'],
+    ['other', '/v1/things', 502, undefined, 'false'],
+    ['other', '/v1/things', 500, 'perhaps', 'false'],
+    ['model', '/v1/things', 429, 'true', 'true'],
+    ['model', '/v1/things', 400, 'true', 'true'],
+  ])(
+    'of %s to POST %s with %i that advises %s is passed on with the advice %s',
+    async (name, path, status, advice, told) => {
+      const { ask } = await scripted(
+        () => ({
+          status,
+          headers: advice === undefined ? {} : { 'X-Should-Retry': advice },
+          body: status === 429 ? { error: { code: 'insufficient_quota' } } : {},
+        }),
+        { upstreams: { model: 'kind: language-model', other: 'kind: generic' } },
+      );
+      const reply = await ask(`/via/${name}${path}`, { json: { model: 'm' } });
+      expect([reply.status, reply.shouldRetry]).toEqual([status, told]);
+    },
+  );
 });
 
 describe('a refusal by Sluice', () => {
-  const cases: readonly [string, number, string, string, object?][] = [
+  const unknown = encodeURIComponent('https://example.com/secret-path');
+  test.each<[string, number, string, string, Sending?]>([
     ['no target', 400, 'target_missing', '/proxy'],
     ['a target that is no URL', 400, 'target_invalid', '/proxy?target=nowhere'],
-    [
-      'a target that is not configured',
-      403,
-      'target_forbidden',
-      '/proxy?target=https%3A%2F%2Fexample.com%2Fsecret-path',
-    ],
+    ['a target that is not configured', 403, 'target_forbidden', `/proxy?target=${unknown}`],
     ['an unknown upstream', 403, 'target_forbidden', '/via/none/x'],
     ['an unknown route', 404, 'not_found', '/nothing'],
     ['no key', 401, 'unauthenticated', '/via/openai/v1/models', { key: '' }],
     [
-      'an upstream that is not the workspace’s',
+      'another workspace’s upstream',
       403,
       'target_forbidden',
       '/via/openai/v1/models',
@@ -111,38 +122,133 @@ describe('a refusal by Sluice', () => {
       '/via/openai/v1/models',
       { headers: { via: '1.1 sluice' } },
     ],
-  ];
-  test.each(cases)(
+  ])(
     'for %s is a problem document marked as Sluice’s own: %i %s',
     async (_name, status, code, path, sending = {}) => {
-      const { call, model, shop } = world;
-      const reply = await call(path, sending);
-      expect([reply.status, reply.headers.get('sluice-error')]).toEqual([status, code]);
-      expect(reply.headers.get('content-type')).toBe('application/problem+json');
-      expect(reply.json).toMatchObject({
-        type: expect.any(String),
-        title: expect.any(String),
-        status,
-        detail: expect.any(String),
-        code,
-        requestId: reply.headers.get('sluice-request-id'),
-        error: { message: expect.any(String), type: expect.any(String), code },
+      const { call, model, shop } = await startWorld({
+        workspaces: { acme: highCeilings, blind: '    upstreams: [shop]\n' },
       });
+      const reply = await call(path, sending);
+      expect(reply.headers.get('content-type')).toBe('application/problem+json');
+      const [text, requestId] = [expect.any(String), reply.headers.get('sluice-request-id')];
+      const error = { message: text, type: text, code };
+      const json = { type: text, title: text, detail: text, status, code, requestId, error };
+      expect(reply).toMatchObject({ status, error: code, json });
       expect(reply.text).not.toContain('secret-path');
       expect([...model.log, ...shop.log]).toEqual([]);
     },
   );
 
-  test('is 502 for an unreachable upstream, after a second attempt', async () => {
-    const gone = await startWorld();
-    try {
-      await gone.model.close();
-      const reply = await gone.chat(1);
-      expect([reply.status, reply.headers.get('sluice-error')]).toEqual([502, 'upstream_unreachable']);
-      expect(reply.headers.get('sluice-admission')).toMatch(/attempts=3/);
-      expect(reply.headers.get('x-should-retry')).not.toBe('false');
-    } finally {
-      await gone.close();
-    }
+  test.each(['requestsPerMinute', 'requestsPerDay'])(
+    'for an unreachable upstream comes after three attempts, which use up nothing of %s: 1',
+    async (ceiling) => {
+      const { ask, reload, origin } = await scripted(undefined, {
+        workspaces: { acme: `    ${ceiling}: { api: 1 }\n` },
+      });
+      await reload(origin, `http://127.0.0.1:${await freePort()}`);
+      for (let calls = 0; calls < 2; calls += 1) {
+        const reply = await ask('/via/api/orders', { headers: { prefer: 'wait=10' } });
+        const admission = expect.stringContaining('attempts=3');
+        expect(reply).toMatchObject({ status: 502, error: 'upstream_unreachable', admission });
+        expect(reply.shouldRetry).not.toBe('false');
+      }
+    },
+  );
+});
+
+describe('a failed attempt has a reason of its own in the response, the log and the metric:', () => {
+  const chunked = 'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n';
+  const pem = (name: string) =>
+    readFileSync(new URL(`../fixtures/tls/upstream.test.${name}`, import.meta.url), 'utf8');
+  const reset: Script = ({ requests, socket }) => requests(1).then(() => void socket.resetAndDestroy());
+  const sends =
+    (bytes: string): Script =>
+    ({ requests, send }) =>
+      requests(1).then(() => send(bytes));
+  /** A server without TLS answers the first bytes of a handshake with text. */
+  const plain: Script = async ({ until, send }) => {
+    await until((received) => received.length > 0);
+    send('HTTP/1.1 400 Bad Request\r\n\r\n');
+  };
+  const cut: Script = async ({ requests, send, socket }) => {
+    await requests(1);
+    send(`${chunked}2\r\nok\r\n`);
+    setTimeout(() => socket.resetAndDestroy(), 50);
+  };
+  const originOf = async (script: Script, tls?: { key: string; cert: string }): Promise<string> => {
+    const upstream = await rawUpstream(script, tls === undefined ? {} : { tls });
+    opened.push(() => upstream.close());
+    return upstream.origin;
+  };
+
+  test.each<[string, string, number, string | null, () => Promise<string>]>([
+    [
+      'no listener',
+      'refused',
+      502,
+      'upstream_unreachable',
+      async () => `http://127.0.0.1:${await freePort()}`,
+    ],
+    ['no address', 'dns', 502, 'upstream_unreachable', async () => 'https://unknown.example'],
+    [
+      'a strange certificate',
+      'certificate',
+      502,
+      'upstream_unreachable',
+      () => originOf(() => {}, { key: pem('key'), cert: pem('crt') }),
+    ],
+    ['a reset', 'reset', 502, 'upstream_unreachable', () => originOf(reset)],
+    ['silence', 'timeout', 504, 'upstream_timeout', () => originOf(() => {})],
+    [
+      'another protocol',
+      'protocol',
+      502,
+      'upstream_invalid',
+      () => originOf(sends('SSH-2.0-OpenSSH\r\n\r\n')),
+    ],
+    [
+      'no TLS',
+      'protocol',
+      502,
+      'upstream_unreachable',
+      async () => (await originOf(plain)).replace('http:', 'https:'),
+    ],
+    [
+      'a body that breaks in the packet of its head',
+      'protocol',
+      502,
+      'upstream_invalid',
+      () => originOf(sends(`${chunked}nonsense\r\n`)),
+    ],
+    ['a reset behind the head', 'reset', 200, null, () => originOf(cut)],
+  ])('%s: %s', async (_name, reason, status, code, start) => {
+    const { key, hash } = createKey();
+    const origin = await start();
+    const upstreams = `  api: { origins: ["${origin}"], allowPrivateAddresses: true, credential: "Bearer x", timeouts: { headSeconds: 1 } }`;
+    const logs: string[] = [];
+    const unknown = Object.assign(new Error('unknown.example'), { code: 'ENOTFOUND' });
+    const resolve = () => Promise.reject(unknown);
+    const service = await serviceOf(gatewayYaml({ upstreams }, { acme: hash }), logs, { resolve });
+    opened.push(() => service.close());
+    const url = `http://127.0.0.1:${service.dataAddress.port}/via/api/orders`;
+    const headers = { authorization: `Bearer ${key}`, prefer: 'wait=0' };
+    const response = await fetch(url, { method: 'POST', headers, body: '{}' });
+    const text = await response.text().catch(() => '');
+    const line = await logged({ logs }, response);
+    expect([response.status, line]).toMatchObject([status, { reason, upstream: 'api' }]);
+    if (code === null) expect(line).toMatchObject({ outcome: 'failed' });
+    else
+      expect([JSON.parse(text), line]).toMatchObject([
+        { code, detail: expect.stringContaining(`Reason: ${reason}.`) },
+        { code },
+      ]);
+    const adminUrl = `http://127.0.0.1:${service.adminAddress.port}`;
+    const series = `sluice_upstream_failures_total{upstream="api",reason="${reason}"}`;
+    expect(await metric({ adminUrl }, series)).toBe(1);
+    // Part of a port may stand in a random id by chance.
+    const said =
+      text.replace(/"requestId":"\w+"/, '') + JSON.stringify({ ...line, requestId: null, workspace: null });
+    for (const part of [new URL(origin).hostname, `:${new URL(origin).port}`].filter((each) => each !== ':'))
+      expect(said).not.toContain(part);
   });
 });
