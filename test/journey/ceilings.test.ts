@@ -131,6 +131,22 @@ describe('a ceiling of the minute', () => {
     expect(await patient).toBe('left');
   });
 
+  test('and another default wait holds for calls that come after the reload, not for those that wait', async () => {
+    const { chat, settled, clock } = await start(perMinute(2), 'maxWaitSeconds: 100');
+    await oneByOne(2);
+    const waiting = chat('waiting');
+    await settled(1);
+    const { yaml, reload } = world.gateway;
+    const short = yaml.replace('maxWaitSeconds: 100', 'maxWaitSeconds: 1');
+    await reload(short);
+    // A process that stands still for a moment before it refuses says that the call has waited.
+    expect((await chat('arriving')).error).toMatch(/wait_too_long|wait_expired/);
+    await new Promise<void>((resolve) => void clock.after(1_500, resolve));
+    await settled(1);
+    await reload(short.replace(perMinute(2), perMinute(10)));
+    expect((await waiting).status).toBe(200);
+  });
+
   test.each([
     ['where the call may ask for that', '', expect.stringMatching(/Prefer: wait=(60|61) lets it wait/)],
     [
