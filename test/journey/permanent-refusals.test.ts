@@ -8,7 +8,7 @@ import { startRedis, type RedisServer } from '../support/redis.ts';
 import { skippingClock, type SkippingClock } from '../support/skipping-clock.ts';
 import { until } from '../support/until.ts';
 import { scripted, type Answer } from './scripted.ts';
-import { adminPost, closeAll, highCeilings, many, nonces, startWorld } from './world.ts';
+import { adminPost, closeAll, highCeilings, nonces, startWorld } from './world.ts';
 import type { Reply, World, WorldOptions } from './world.ts';
 
 afterEach(closeAll);
@@ -111,31 +111,6 @@ describe('an exhausted quota', () => {
     // Another model and another endpoint use the same funds.
     expect(await call('/via/openai/v1/models')).toMatchObject(refusedHere(429));
     expect(model.log).toHaveLength(1);
-  });
-
-  test('is asked for again by one of many calls when the pause is over, and then after twice the pause', async () => {
-    const { chat, model, clock } = await begin();
-    model.configure(quotaIs('insufficient_quota'));
-    await chat(1);
-    clock.skip(60_000);
-    const replies = await Promise.all(many(6, (n) => chat(n)));
-    expect(model.log).toHaveLength(2);
-    expect(replies.filter(({ error }) => error === null)).toHaveLength(1);
-    expect(retryMs(await chat(8))).toBeGreaterThan(115_000);
-    clock.skip(115_000);
-    expect(await chat(9)).toMatchObject(refusedHere(429));
-    expect(model.log).toHaveLength(2);
-  });
-
-  test('counts as refilled for all calls with the first probe that succeeds', async () => {
-    const { chat, model, clock } = await begin();
-    model.configure(quotaIs('insufficient_quota'));
-    await chat(1);
-    model.configure(quotaIs('ok'));
-    expect(await chat(2)).toMatchObject(refusedHere(429));
-    clock.skip(60_000);
-    const statuses = [await chat(3), ...(await Promise.all(many(3, (n) => chat(n))))];
-    expect(statuses.map(({ status }) => status)).toEqual([200, 200, 200, 200]);
   });
 
   test('ends the wait of calls that are queued for it', async () => {
@@ -283,13 +258,6 @@ describe('a refusal of a model API that may lie in one call', () => {
     const refused = ['402 upstream_refused', '402 upstream_refused'];
     expect(answers).toEqual(['402 upstream', '402 upstream', ...refused].slice(2 - sent).slice(0, 3));
     expect(arrivals).toHaveLength(sent);
-  });
-
-  test('is absorbed where it states a time', async () => {
-    const busy = { ...said('In-flight spending budget reached'), headers: { 'retry-after': '1' } };
-    const { call, arrivals } = await start((_model, n) => (n === 1 ? busy : null));
-    expect([await call('a', 'm'), await call('b', 'm')]).toEqual(['200 upstream', '200 upstream']);
-    expect(arrivals).toHaveLength(3);
   });
 });
 
