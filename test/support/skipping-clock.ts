@@ -1,6 +1,6 @@
 /**
- * The system's clock, which a test moves ahead: what is about minutes is tested on real sockets without waiting for
- * them. Timers that are due by then fire in order of their time. Does not own events and stalls (`fake-clock.ts`).
+ * The system's clock, or a stopped one, which a test moves ahead: what is about minutes is tested on real sockets without waiting for
+ * them. Timers that are due by then fire in order of their time; on a stopped clock also when as much time of the system has passed. Does not own events and stalls (`fake-clock.ts`).
  */
 import { systemClock, type CancelTimer, type Clock } from '../../src/clock.ts';
 
@@ -14,10 +14,16 @@ interface Timer {
   cancel: CancelTimer;
 }
 
-export function skippingClock(): SkippingClock {
+/** Time passes only where a test skips it, however busy the machine is. */
+export function stoppedClock(): SkippingClock {
+  const now = systemClock.now();
+  return skippingClock({ now: () => now, monotonic: () => 0 });
+}
+
+export function skippingClock(base: Pick<Clock, 'now' | 'monotonic'> = systemClock): SkippingClock {
   const timers = new Set<Timer>();
   let skippedMs = 0;
-  const monotonic = (): number => systemClock.monotonic() + skippedMs;
+  const monotonic = (): number => base.monotonic() + skippedMs;
   const arm = (timer: Timer): void => {
     timer.cancel = systemClock.after(timer.at - monotonic(), () => {
       timers.delete(timer);
@@ -25,7 +31,7 @@ export function skippingClock(): SkippingClock {
     });
   };
   return {
-    now: () => systemClock.now() + skippedMs,
+    now: () => base.now() + skippedMs,
     monotonic,
     after(delayMs, run) {
       const timer: Timer = { at: monotonic() + delayMs, run, cancel: () => {} };
