@@ -33,7 +33,7 @@ test('a burst of 200 chats on 150 a minute succeeds in order of arrival, without
   expect(tally(model.log)).toEqual({ 200: 200 });
   // That is the order of writing; two connections written in one turn are read by the upstream as it likes.
   expect([order.sent.length, order.sent]).toEqual([200, order.arrived]);
-  // The optimum is 20 s: 150 at once, 50 at 2.5 a second. How close: test/simulation/burst.test.ts, bench/burst.ts.
+  // The optimum is 20 s: 150 at once, 50 at 2.5 a second. How close: test/simulation/metering/bursts.test.ts, bench/burst.ts.
   expect(makespan(model.log)).toBeGreaterThan(19_900);
 });
 
