@@ -158,6 +158,15 @@ test('a call whose client left while it waited gets its position back when it is
   expect(bodies).toEqual(['first', 'left', 'second']);
 });
 
+test('a kept response is given by the replica that keeps it although Redis has lost its data', async () => {
+  const { send, textOf, bodies } = await pair((response, count) => response.end(`response ${count}`));
+  await textOf(0, 'a', keyed);
+  await until(areKept);
+  await probe().flushall();
+  const { text, headers } = await send(0, 'a', keyed);
+  expect([text, headers.get('sluice-replayed'), bodies.length]).toEqual(['response 1', 'true', 1]);
+});
+
 test('kept responses in Redis are bounded and expire, and neither keys nor values show what they are of', async () => {
   const idempotency = { maxWorkspaceBytes: 20_000, maxTotalBytes: 100_000 };
   const { textOf } = await pair((response) => response.end(canary.answer.repeat(500)), {}, { idempotency });

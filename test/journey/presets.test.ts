@@ -135,6 +135,14 @@ test('hubspot: searches beyond their own limit hold no other call', async () => 
   expect((at(200)[1] ?? NaN) - (at(429)[0] ?? NaN)).toBeGreaterThanOrEqual(1_000);
 });
 
+test('xero: the day of one organisation is not that of another', async () => {
+  const day = { status: 429, headers: { 'x-rate-limit-problem': 'day', 'retry-after': '9000' } };
+  const { ask } = await start('xero', ({ headers }) => (headers['xero-tenant-id'] === 'spent' ? day : {}));
+  const of = (tenant: string) => ask('/api.xro/2.0/Invoices', { headers: { 'xero-tenant-id': tenant } });
+  expect([await of('spent'), await of('spent')]).toEqual(['429 upstream', '429 upstream_refused']);
+  expect(await of('one')).toBe('200 upstream');
+});
+
 test('discord: a global refusal stops all routes, that of a route the route alone', async () => {
   let globalUntil = 0;
   const routeUntil = soon();

@@ -1,9 +1,11 @@
 /** The stores of limiter state keep one contract; over Redis two replicas have one state. */
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import type { Socket } from 'node:net';
 import { ceilingKey } from '../../src/ids.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
+import { ownRedis, wireTo } from '../support/own-redis.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 import { until } from '../support/until.ts';
 import { storeContract } from './contract.ts';
@@ -93,5 +95,20 @@ describe('the first connection to Redis', () => {
     if ((await replica.limiter.admit(admission('late'))).kind !== 'granted') await replica.granted('late');
     await replica.close();
     await again.stop();
+  });
+
+  test('may lead far away: a Redis that replies after 220 ms is used from the beginning on, and is not left', async () => {
+    const late = (to: Socket, bytes: Buffer): boolean => (setTimeout(() => to.write(bytes), 110), false);
+    const { url } = await wireTo(await ownRedis(), {
+      toRedis: (bytes, _client, redis) => late(redis, bytes),
+      toClient: (bytes, client) => late(client, bytes),
+    });
+    const replica = await startReplica(`url: "${url}", commandTimeoutMs: 5000`);
+    for (const ticket of ['a', 'b', 'c'])
+      expect((await replica.limiter.admit(admission(ticket))).kind).not.toBe('refused');
+    const ceiling = { key: ceilingKey('far'), perMinute: 100, perDay: 1_000 };
+    expect(await replica.ceilings.take(ceiling)).toMatchObject({ kind: 'taken', dayLeft: 999 });
+    expect(replica.noted).toEqual(['mode redis']);
+    await replica.close();
   });
 });
