@@ -249,6 +249,13 @@ describe('a refusal of a model API that may lie in one call', () => {
     expect(arrivals).toHaveLength(6);
   });
 
+  test('is waited for where it states a time, and stops nobody', async () => {
+    const busy = { ...said('In-flight spending budget reached'), headers: { 'retry-after': '0.1' } };
+    const { call, arrivals } = await start((_model, n) => (n === 1 ? busy : null));
+    expect([await call('a', 'm'), await call('b', 'm')]).toEqual(['200 upstream', '200 upstream']);
+    expect(arrivals).toHaveLength(3);
+  });
+
   test.each([
     ['a 402 of a spent account, with the first call', said('Insufficient credits'), 1],
     ['a 402 in unknown words, once a second call has met it and none has passed', said('E-4711'), 2],
