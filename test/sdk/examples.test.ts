@@ -15,7 +15,7 @@ describe('with simulated upstreams,', () => {
   /** The quota is used up for so many milliseconds. */
   const throttle = (ms: number): void => {
     const body = { error: { code: 'rate_limit_exceeded' } };
-    world.model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': String(ms) }, body });
+    world.model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': String(ms / 1_000) }, body });
   };
 
   const python = pythonWith('openai==3.54.0');
