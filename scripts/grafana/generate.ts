@@ -1,6 +1,5 @@
 /**
- * Writes the dashboards to `grafana/dashboards/`: `node scripts/grafana/generate.ts`. `test/telemetry/dashboards.test.ts` holds the
- * files to their code.
+ * Writes `grafana/dashboards/`: `node scripts/grafana/generate.ts`. `test/telemetry/dashboards.test.ts` holds the files to their code.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
