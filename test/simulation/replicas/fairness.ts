@@ -8,7 +8,7 @@ import type { Costs, MeterName } from '../../../src/call.ts';
 import { Turns } from '../levels.ts';
 import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
-import { freeLanes, isBackground, keyed, type Regime } from '../rules.ts';
+import { freeLanes, isBackground, keepsTurns, keyed, type Regime } from '../rules.ts';
 
 export class Fairness {
   readonly #plan: Plan;
@@ -25,7 +25,10 @@ export class Fairness {
   constructor(plan: Plan, regimes: (now: number) => readonly Regime[]) {
     this.#plan = plan;
     this.#regimes = regimes;
-    this.#comparable = freeLanes(plan);
+    const free = freeLanes(plan);
+    const keepTurns = new Set(plan.buckets.filter(keepsTurns).map(({ key }) => key));
+    const comparable = plan.lanes.filter(({ key, bucket }) => free.has(key) && keepTurns.has(bucket));
+    this.#comparable = new Set(comparable.map(({ key }) => key));
   }
 
   /** Which lanes wait, after a transition and before its grants are counted. */
