@@ -1,36 +1,35 @@
 /**
- * Responses of calls that may be repeated, in the memory of this process.
- *
- * Owns: how long responses are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
- * bounds, together with those of responses that are under way: the oldest responses of a workspace that is over its own are dropped
- * first, then the oldest of all. An expired response is never returned; a sweep drops it, at the latest after twice the longest
- * lifetime that is in use.
+ * Responses of calls that may be repeated, in the memory of this process. Keeps: the bytes of each workspace, and of all together, stay
+ * within their bounds, together with those of responses that are under way: the oldest responses of a workspace that is over its own
+ * are dropped first, then the oldest of all. An expired response is never returned.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import type { Remembered, RepeatKey } from './repeat.ts';
+import type { KeptResponse, RepeatKey } from './repeat.ts';
 
-interface KeptEntry extends Remembered {
+/** `too_large`: the call has run, but its response is not kept. */
+interface Kept {
   readonly key: RepeatKey;
+  readonly response: KeptResponse | 'too_large';
   readonly bytes: number;
   /** Monotonic milliseconds. */
   readonly endsAt: number;
 }
 
-/** Memory that an entry takes beside its response, and each text of its fields beside the characters. Bytes. */
+/** Memory that an entry takes beside its response, and each text of its fields or piece of a body beside its characters. Bytes. */
 const entryBytes = 1_024;
-const textBytes = 48;
+const pieceBytes = 48;
 
 export class KeptResponses {
   readonly #clock: Clock;
   readonly #bounds: () => IdempotencySettings;
   readonly #onDropped: (key: RepeatKey) => void;
   /** Oldest first. */
-  readonly #entries = new Map<string, KeptEntry>();
+  readonly #entries = new Map<string, Kept>();
   readonly #bytesOf = new Map<string, number>();
-  #bytes = 0;
-  #underWay = 0;
-  #cancelSweep: (() => void) | null = null;
+  /** Memory of all responses, kept and under way, and of those under way. Bytes. */
+  bytes = 0;
+  bytesUnderWay = 0;
 
   /** `onDropped`: called when a response is not kept any more. */
   constructor(clock: Clock, bounds: () => IdempotencySettings, onDropped: (key: RepeatKey) => void) {
@@ -39,28 +38,22 @@ export class KeptResponses {
     this.#onDropped = onDropped;
   }
 
-  find(name: string): Remembered | null {
+  find(name: string): Kept | null {
+    this.#dropExpired();
     const entry = this.#entries.get(name);
-    if (entry === undefined) return null;
-    if (this.#clock.monotonic() < entry.endsAt) return entry;
-    this.delete(name);
-    return null;
+    return entry === undefined || entry.endsAt <= this.#clock.monotonic() ? null : entry;
   }
 
   /** Keeps the result of a call for `lifeMs` milliseconds. False: it is larger than what may be kept. */
-  put(key: RepeatKey, remembered: Remembered, lifeMs: number): boolean {
-    const { name, owner } = key;
-    this.delete(name);
-    const bytes = bytesOf(remembered);
+  put(key: RepeatKey, response: Kept['response'], lifeMs: number): boolean {
+    this.delete(key.name);
+    this.#dropExpired();
+    const bytes = bytesOf(response);
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return false;
-    const { fingerprint, response } = remembered;
-    const own = response === 'too_large' ? response : { ...response, body: ownBytes(response.body) };
-    const entry = { fingerprint, response: own, key, bytes, endsAt: this.#clock.monotonic() + lifeMs };
-    this.#entries.set(name, entry);
-    this.#count(owner, bytes);
-    this.#makeRoom(owner);
-    this.#sweepLater(lifeMs);
+    this.#entries.set(key.name, { key, response, bytes, endsAt: this.#clock.monotonic() + lifeMs });
+    this.#count(key.owner, bytes);
+    this.#makeRoom(key.owner);
     return true;
   }
 
@@ -72,45 +65,25 @@ export class KeptResponses {
     this.#onDropped(entry.key);
   }
 
-  /** Room for the bytes of a response of this owner that is under way. Kept responses make room only for one with a key. */
-  roomFor({ owner, marker }: RepeatKey): Room {
-    return {
-      take: (bytes) => {
-        const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
-        this.#count(owner, bytes);
-        if (marker === 'key') this.#makeRoom(owner);
-        if (this.#of(owner) <= maxWorkspaceBytes && this.#bytes <= maxTotalBytes) {
-          this.#underWay += bytes;
-          return true;
-        }
-        this.#count(owner, -bytes);
-        return false;
-      },
-      give: (bytes) => {
-        this.#underWay -= bytes;
-        this.#count(owner, -bytes);
-      },
-    };
+  /** Counts bytes of a response that is under way. False, and nothing counted, when they do not fit. */
+  take({ owner, marker }: RepeatKey, bytes: number): boolean {
+    const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
+    this.#count(owner, bytes);
+    // Kept responses make room only for one with a key.
+    if (marker === 'key') this.#makeRoom(owner);
+    const fits = this.#of(owner) <= maxWorkspaceBytes && this.bytes <= maxTotalBytes;
+    if (fits) this.bytesUnderWay += bytes;
+    else this.#count(owner, -bytes);
+    return fits;
   }
 
-  /** Memory of all responses, kept and under way. Bytes. */
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  /** Memory of responses that are under way. Bytes. */
-  get bytesUnderWay(): number {
-    return this.#underWay;
-  }
-
-  close(): void {
-    this.#cancelSweep?.();
-    this.#cancelSweep = null;
-    this.#entries.clear();
+  give({ owner }: RepeatKey, bytes: number): void {
+    this.bytesUnderWay -= bytes;
+    this.#count(owner, -bytes);
   }
 
   #count(owner: string, bytes: number): void {
-    this.#bytes += bytes;
+    this.bytes += bytes;
     const now = this.#of(owner) + bytes;
     if (now > 0) this.#bytesOf.set(owner, now);
     else this.#bytesOf.delete(owner);
@@ -120,7 +93,14 @@ export class KeptResponses {
     return this.#bytesOf.get(owner) ?? 0;
   }
 
-  /** Drops the oldest responses of this workspace while it is over its bound, then the oldest of all while the total is. */
+  #dropExpired(): void {
+    const now = this.#clock.monotonic();
+    for (const [name, { endsAt }] of this.#entries) {
+      if (endsAt > now) return;
+      this.delete(name);
+    }
+  }
+
   #makeRoom(owner: string): void {
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     for (const [name, entry] of this.#entries) {
@@ -128,88 +108,47 @@ export class KeptResponses {
       if (entry.key.owner === owner) this.delete(name);
     }
     for (const name of this.#entries.keys()) {
-      if (this.#bytes <= maxTotalBytes) return;
+      if (this.bytes <= maxTotalBytes) return;
       this.delete(name);
     }
   }
-
-  #sweepLater(lifeMs: number): void {
-    this.#cancelSweep ??= this.#clock.after(lifeMs, () => {
-      this.#cancelSweep = null;
-      const now = this.#clock.monotonic();
-      for (const [name, { endsAt }] of this.#entries) if (endsAt <= now) this.delete(name);
-      if (this.#entries.size > 0) this.#sweepLater(lifeMs);
-    });
-  }
 }
 
-function bytesOf({ response }: Remembered): number {
+function bytesOf(response: Kept['response']): number {
   if (response === 'too_large') return entryBytes;
-  const texts = response.rawFields.reduce((sum, text) => sum + textBytes + text.length, 0);
+  const texts = response.rawFields.reduce((sum, text) => sum + pieceBytes + text.length, 0);
   return entryBytes + texts + response.body.length;
 }
 
-/** The bytes in memory of their own size: a small buffer is a piece of a pool, which it would keep in memory as a whole. */
-export function ownBytes(bytes: Buffer): Buffer {
-  if (bytes.buffer.byteLength === bytes.length) return bytes;
-  const own = Buffer.allocUnsafeSlow(bytes.length);
-  bytes.copy(own);
-  return own;
-}
-
-// The bytes of one response body, kept while it passes, so that a client that joins later can have it from its first byte. The memory that it
-// takes is counted before it is taken, at its real size; above its bound nothing is kept.
-
-/** What may be kept beside what is kept already. */
-export interface Room {
-  /** Counts `bytes` as kept. False, and nothing counted, when they do not fit. */
-  take(bytes: number): boolean;
-  give(bytes: number): void;
-}
-
-/** Size of the first piece of memory, bytes; it doubles from there. */
-const firstBytes = 1_024;
-
+/** The bytes of one response body, kept while it passes, so that a client that joins later can have it from its first byte. */
 export class KeptBody {
+  readonly #key: RepeatKey;
   readonly #maxBytes: number;
-  readonly #room: Room;
-  /** `null` = the body is larger than what may be kept of it. */
-  #memory: Buffer | null = Buffer.alloc(0);
+  readonly #all: KeptResponses;
   #length = 0;
+  #counted = 0;
+  /** All of the body so far; `null` = it is larger than what may be kept of it. */
+  pieces: Buffer[] | null = [];
 
-  constructor(maxBytes: number, room: Room) {
+  constructor(key: RepeatKey, maxBytes: number, all: KeptResponses) {
+    this.#key = key;
     this.#maxBytes = maxBytes;
-    this.#room = room;
+    this.#all = all;
   }
 
-  /** All bytes so far; `null` when they were too many to be kept. */
-  get whole(): Buffer | null {
-    return this.#memory?.subarray(0, this.#length) ?? null;
-  }
-
-  append(chunk: Buffer): void {
-    const memory = this.#withRoomFor(this.#length + chunk.length);
-    if (memory === null) return this.drop();
-    chunk.copy(memory, this.#length);
-    this.#length += chunk.length;
+  append(piece: Buffer): void {
+    if (this.pieces === null) return;
+    const bytes = piece.length + pieceBytes;
+    this.#length += piece.length;
+    if (this.#length > this.#maxBytes || !this.#all.take(this.#key, bytes)) return this.drop();
+    this.#counted += bytes;
+    this.pieces.push(piece);
   }
 
   /** Gives the memory up; from here on there is no whole body. */
   drop(): void {
-    this.#room.give(this.#memory?.length ?? 0);
-    this.#memory = null;
-  }
-
-  #withRoomFor(bytes: number): Buffer | null {
-    const known = this.#memory;
-    if (known === null || bytes > this.#maxBytes) return null;
-    if (bytes <= known.length) return known;
-    const size = Math.min(this.#maxBytes, Math.max(firstBytes, bytes, known.length * 2));
-    if (!this.#room.take(size - known.length)) return null;
-    // Memory of its own: a piece of a pool would keep the whole pool in memory.
-    const grown = Buffer.allocUnsafeSlow(size);
-    known.copy(grown, 0, 0, this.#length);
-    this.#memory = grown;
-    return grown;
+    this.#all.give(this.#key, this.#counted);
+    this.#counted = 0;
+    this.pieces = null;
   }
 }

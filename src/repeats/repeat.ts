@@ -1,15 +1,13 @@
 /** What makes one call a repeat of another, what is kept of a response for repeats that come later, and why a repeat is refused. */
 import { Refusal } from '../errors.ts';
 
-/**
- * How a call shows that it may be a repeat. `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`,
- * `again`: an SDK numbers its attempts, and this is the first or a later one.
- */
-export type RepeatMarker = 'key' | 'first' | 'again';
-
 /** Identifies a call that may be a repeat of another, or may be repeated later. */
 export interface RepeatKey {
-  readonly marker: RepeatMarker;
+  /**
+   * How a call shows that it may be a repeat. `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`,
+   * `again`: an SDK numbers its attempts, and this is the first or a later one.
+   */
+  readonly marker: 'key' | 'first' | 'again';
   /** With a key: digest of the workspace, its credential and the key. Without one: the name of one making of the call. */
   readonly name: string;
   /** Digest of all of the request that goes upstream: the same key with another fingerprint is refused (422). */
@@ -31,12 +29,6 @@ export interface KeptResponse {
   readonly shouldRetry: boolean | null;
 }
 
-/** What is kept of an answered call. `too_large`: the call has run, but its response is not kept. */
-export interface Remembered {
-  readonly fingerprint: string;
-  readonly response: KeptResponse | 'too_large';
-}
-
 /** How a call ended: with a response, which may be kept for its repeats, or without one. */
 export type CallResult =
   | { readonly kind: 'answered'; readonly response: KeptResponse | 'too_large'; readonly isKept: boolean }
@@ -55,17 +47,10 @@ export const unreadable = (): Refusal =>
   });
 
 /** @throws Refusal `idempotency_mismatch` where the key was used for a different call */
-export function assertSameCall(
-  key: { readonly fingerprint: string },
-  known: { readonly fingerprint: string },
-): void {
-  if (known.fingerprint !== key.fingerprint) {
-    throw new Refusal('idempotency_mismatch', {
-      detail:
-        'This key was used with another method, target, body or header: repeat that request unchanged, or use another key.',
-    });
-  }
+export function assertSameCall(key: RepeatKey, known: Pick<RepeatKey, 'fingerprint'>): void {
+  if (known.fingerprint === key.fingerprint) return;
+  throw new Refusal('idempotency_mismatch', {
+    detail:
+      'This key was used with another method, target, body or header: repeat that request unchanged, or use another key.',
+  });
 }
-
-/** This process ends before the call does: the repeat may come to another replica. */
-export const endsBeforeResponse = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });

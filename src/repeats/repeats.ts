@@ -11,12 +11,10 @@ import type { Audience, Outcome, ResponseHead } from '../call.ts';
 import { delay, type Clock, type Random } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { keyEnded } from '../errors.ts';
-import { MemoryMap, type CreateMap } from '../replicated/shared-map.ts';
+import type { CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { claimCodec, leftKeptMs, type Claim } from './claim.ts';
-import { Claims } from './claims.ts';
+import { Claims, leftKeptMs, type LeftCall } from './claims.ts';
 import { KeptBody, KeptResponses } from './kept-responses.ts';
-import { LeftCalls, type LeftCall, type Offers } from './left-calls.ts';
 import { assertSameCall, type CallResult, type KeptResponse, type RepeatKey, tooLarge } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 
@@ -31,7 +29,7 @@ const lookEveryMs = 50;
 export interface RepeatsParts {
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;
-  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain' | 'log'>;
+  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain'>;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
   /** Shares what is known of calls with the other replicas; `null` = there are none. */
@@ -42,7 +40,7 @@ export interface RepeatsParts {
 export type MakeCall = (audience: Audience, arrivedAt: number) => Promise<Outcome>;
 
 /** A client's call that may be a repeat, or may be repeated. */
-export interface IncomingCall extends Client {
+interface IncomingCall extends Client {
   readonly key: RepeatKey;
   /** Position of this call where it repeats none, monotonic milliseconds. */
   readonly arrivedAt: number;
@@ -52,49 +50,23 @@ export interface IncomingCall extends Client {
   readonly retain: () => () => void;
 }
 
-/** What a call begins as: made anew, or waiting for the response of one that a client left. */
-interface Beginning {
-  readonly key: RepeatKey;
-  readonly arrivedAt: number;
-  /** The left call that this one has taken over; `null` = it is made anew. */
-  readonly taken: Extract<LeftCall, { kind: 'call' }> | null;
-}
-
 export class Repeats {
   readonly #parts: RepeatsParts;
   /** Opaque name of this replica, new with every start. */
   readonly #replica: string;
   /** Who makes a call, over all replicas. */
   readonly #claims: Claims;
-  readonly #left: LeftCalls;
   readonly #kept: KeptResponses;
   /** Calls under way by name. */
   readonly #held = new Map<string, SharedCall>();
-  /** How many calls without a key are under way, by their digest. */
-  readonly #unnamed = new Map<string, number>();
   #unnamedCalls = 0;
-  /** Resolves when all that clients left has been offered. */
-  #written: Promise<unknown> = Promise.resolve();
 
   constructor(parts: RepeatsParts) {
-    const { clock, createMap, random, telemetry } = parts;
-    const replica = random.hex(8);
-    const meanwhile = new MemoryMap<Offers>(clock);
+    const { clock, random, settings } = parts;
     this.#parts = parts;
-    this.#replica = replica;
-    this.#claims = new Claims({
-      clock,
-      replica,
-      map: createMap?.<Claim>({ name: 'repeat.4', codec: claimCodec }) ?? new MemoryMap<Claim>(clock),
-      telemetry,
-    });
-    this.#left = new LeftCalls({
-      clock,
-      replica,
-      map: createMap?.<Offers>({ name: 'left.4' }) ?? meanwhile,
-      meanwhile,
-    });
-    this.#kept = new KeptResponses(clock, parts.settings, (key) => this.#claims.forget(key));
+    this.#replica = random.hex(8);
+    this.#claims = new Claims({ ...parts, replica: this.#replica });
+    this.#kept = new KeptResponses(clock, settings, (key) => this.#claims.forget(key));
   }
 
   /** Memory of responses that have ended and are kept for repeats, and of those that are under way. Bytes. */
@@ -112,9 +84,7 @@ export class Repeats {
     // The key was valid when the head of the request came; its body may have taken long.
     if (!incoming.stillValid()) throw keyEnded();
     const { marker } = incoming.key;
-    const outcome = await (marker === 'key'
-      ? this.#named(incoming, make)
-      : this.#unnamedCall(incoming, make));
+    const outcome = await (marker === 'key' ? this.#named(incoming, make) : this.#unnamed(incoming, make));
     const { status, upstreamFields: rawFields, rateLimit } = outcome;
     if (rawFields === undefined) return outcome;
     return { ...outcome, fields: incoming.fieldsFor({ status, rawFields }, rateLimit !== null) };
@@ -127,23 +97,15 @@ export class Repeats {
 
   /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
   async settled(withinMs: number): Promise<void> {
-    const { clock, createMap } = this.#parts;
     const calls = [...this.#held.values()].filter(({ isAbandoned }) => isAbandoned);
-    if (calls.length === 0 && createMap === null) return;
-    let cancel = (): void => {};
-    const tooLate = new Promise<void>((resolve) => {
-      cancel = clock.after(withinMs, resolve);
-    });
-    const ended = Promise.all(calls.map((call) => call.ended)).then(() =>
-      Promise.all([this.#written, this.#claims.flushed()]),
-    );
-    await Promise.race([ended, tooLate]);
-    cancel();
+    const ended = Promise.all(calls.map((call) => call.ended)).then(() => this.#claims.flushed());
+    const isOver = new AbortController();
+    await Promise.race([ended, delay(this.#parts.clock, withinMs, isOver.signal)]);
+    isOver.abort();
   }
 
   close(): void {
     for (const call of this.#held.values()) call.abort();
-    this.#kept.close();
     this.#claims.close();
   }
 
@@ -154,42 +116,32 @@ export class Repeats {
     if (known !== undefined) {
       assertSameCall(key, known.key);
       if (!known.isJoinable) throw tooLarge();
-      this.#parts.telemetry.joined(key.upstream);
-      return known.join(incoming);
+      return this.#join(known, incoming);
     }
-    const remembered = this.#kept.find(key.name);
-    if (remembered !== null) {
-      assertSameCall(key, remembered);
-      if (remembered.response === 'too_large') throw tooLarge();
-      return this.#given(key, remembered.response, true);
+    const kept = this.#kept.find(key.name);
+    if (kept !== null) {
+      assertSameCall(key, kept.key);
+      if (kept.response === 'too_large') throw tooLarge();
+      return this.#given(key, kept.response, true);
     }
-    return this.#begin(incoming, { key, arrivedAt: incoming.arrivedAt, taken: null }, make).join(incoming);
+    return this.#begin(incoming, key, null, make).join(incoming);
   }
 
   /** A call without a key: has the response of an equal call that was left, if it is a repeat and there is one, or is made. */
-  async #unnamedCall(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
+  async #unnamed(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
     const { key } = incoming;
     const left = key.marker === 'again' ? await this.#takeLeft(incoming) : null;
-    if (left === null || left.kind === 'place') {
-      const own = { ...key, name: this.#newName() };
-      const arrivedAt = left?.arrivedAt ?? incoming.arrivedAt;
-      return this.#begin(incoming, { key: own, arrivedAt, taken: null }, make).join(incoming);
-    }
-    const underWay = this.#held.get(left.name);
-    if (underWay?.isJoinable === true) {
-      this.#parts.telemetry.joined(key.upstream);
-      return underWay.join(incoming);
-    }
-    const isFree = underWay === undefined;
-    const own = { ...key, name: isFree ? left.name : this.#newName() };
-    const taken = { key: own, arrivedAt: incoming.arrivedAt, taken: isFree ? left : null };
-    return this.#begin(incoming, taken, make).join(incoming);
+    const underWay = this.#held.get(left?.name ?? '');
+    if (underWay?.isJoinable === true) return this.#join(underWay, incoming);
+    this.#unnamedCalls += 1;
+    const newName = `${this.#replica}.u${this.#unnamedCalls}`;
+    const name = underWay === undefined ? (left?.name ?? newName) : newName;
+    return this.#begin(incoming, { ...key, name }, left, make).join(incoming);
   }
 
-  /** The name of one making of a call without a key. */
-  #newName(): string {
-    this.#unnamedCalls += 1;
-    return `${this.#replica}.u${this.#unnamedCalls}`;
+  #join(call: SharedCall, incoming: IncomingCall): Promise<Outcome> {
+    this.#parts.telemetry.joined(call.key.upstream);
+    return call.join(incoming);
   }
 
   /**
@@ -197,85 +149,74 @@ export class Repeats {
    * repeated itself.
    */
   async #takeLeft({ key, clientGone }: IncomingCall): Promise<LeftCall | null> {
-    const { clock, createMap } = this.#parts;
     for (let looked = 0; ; looked += 1) {
-      const left = await this.#left.take(key.fingerprint);
-      if (left !== null) {
-        if (!clientGone.aborted) return left;
-        this.#offer(key, left);
-      }
+      const left = await this.#claims.take(key.fingerprint);
+      if (left !== null && !clientGone.aborted) return left;
+      if (left !== null) this.#claims.offer(key.fingerprint, left);
       clientGone.throwIfAborted();
-      const mayBeLeft = createMap !== null || this.#unnamed.has(key.fingerprint);
-      if (!mayBeLeft || looked === furtherLooks) return null;
-      await delay(clock, lookEveryMs, clientGone);
+      if (looked === furtherLooks) return null;
+      await delay(this.#parts.clock, lookEveryMs, clientGone);
       clientGone.throwIfAborted();
     }
   }
 
-  #begin(incoming: IncomingCall, { key, arrivedAt, taken }: Beginning, make: MakeCall): SharedCall {
+  /** Makes the call, or gets the response of the one that it repeats. `left`: what it has taken over, without a key. */
+  #begin(incoming: IncomingCall, key: RepeatKey, left: LeftCall | null, make: MakeCall): SharedCall {
     const { clock, settings } = this.#parts;
-    const { maxBytes } = settings();
     const release = incoming.retain();
+    /** Clocks of replicas may differ: nobody gets a later position than its own. */
+    const positionAt = (sinceEpoch: number): number =>
+      Math.min(incoming.arrivedAt, clock.monotonic() - (clock.now() - sinceEpoch));
+    let position = left === null ? incoming.arrivedAt : positionAt(left.arrivedAt);
     let isMade = false;
+    const arrivedAt = (): number => clock.now() - (clock.monotonic() - position);
     const call: SharedCall = new SharedCall({
       clock,
       key,
-      kept: new KeptBody(maxBytes, this.#kept.roomFor(key)),
-      maxKeptBytes: maxBytes,
+      kept: new KeptBody(key, settings().maxBytes, this.#kept),
       onLeft: () => {
         this.#forget(call);
-        this.#leftWaiting(key, isMade ? null : taken, arrivedAt);
+        if (key.marker === 'key') return this.#claims.left(key, arrivedAt());
+        const name = isMade ? null : (left?.name ?? null);
+        this.#claims.offer(key.fingerprint, { name, arrivedAt: arrivedAt() });
       },
       onAbandoned: () => {
-        if (isMade) this.#claims.abandoned(key);
-        this.#offer(key, { kind: 'call', name: key.name });
+        this.#claims.abandoned(key);
+        this.#claims.offer(key.fingerprint, { name: key.name, arrivedAt: arrivedAt() });
       },
-      withdraw: () => this.#left.withdraw(key.fingerprint, key.name),
+      withdraw: () => this.#claims.withdraw(key),
       onEnded: (ended) => {
         release();
         this.#ended(call, ended, isMade);
       },
     });
     this.#held.set(key.name, call);
-    if (key.marker !== 'key') this.#countUnnamed(key.fingerprint, 1);
-    call.begin((audience) =>
-      this.#make({ key, arrivedAt, taken }, audience, (position) => {
-        isMade = true;
-        return make(audience, position);
-      }),
-    );
+    call.begin(async (audience) => {
+      if (key.marker === 'key') {
+        const found = await this.#claims.find(key, audience);
+        if (found.kind === 'response') return this.#given(key, found.response, found.isReplayed);
+        if (found.arrivedAt !== null) position = positionAt(found.arrivedAt);
+      } else if (left !== null && left.name !== null) {
+        const kept = this.#kept.find(key.name)?.response ?? 'too_large';
+        if (kept !== 'too_large') return this.#given(key, kept, true);
+        const found = await this.#claims.ofAnother(key, audience);
+        if (found !== null) return this.#given(key, found.response, found.isReplayed);
+      }
+      isMade = true;
+      return make(audience, position);
+    });
     return call;
-  }
-
-  /** Makes the call, or gets the response of the one, here or at another replica, that it repeats. */
-  async #make(
-    { key, arrivedAt, taken }: Beginning,
-    audience: Audience,
-    make: (arrivedAt: number) => Promise<Outcome>,
-  ): Promise<Outcome> {
-    if (taken !== null) {
-      const kept = this.#kept.find(key.name);
-      if (kept !== null && kept.response !== 'too_large') return this.#given(key, kept.response, true);
-      const response = await this.#claims.ofAnother(key, audience);
-      return response === null ? make(arrivedAt) : this.#given(key, response.response, response.isReplayed);
-    }
-    if (key.marker !== 'key') return make(arrivedAt);
-    const found = await this.#claims.find(key, audience);
-    if (found.kind === 'make') return make(found.arrivedAt ?? arrivedAt);
-    return this.#given(key, found.response, found.isReplayed);
   }
 
   #given(key: RepeatKey, response: KeptResponse, isReplayed: boolean): Outcome {
     const { telemetry } = this.#parts;
     if (isReplayed) telemetry.replayed(key.upstream);
     else telemetry.joined(key.upstream);
-    const { status, rawFields, body, shouldRetry } = response;
+    const { rawFields } = response;
     return {
-      status,
+      ...response,
       fields: rawFields,
       upstreamFields: rawFields,
-      body,
-      shouldRetry,
       throttled: false,
       isReplayed,
       record: { waitedMs: 0, attempts: 0, absorbed: 0, held: [] },
@@ -284,50 +225,21 @@ export class Repeats {
     };
   }
 
-  /** The last client has left a call that waited: its repeat has its position, or what the call itself had taken over. */
-  #leftWaiting(key: RepeatKey, taken: LeftCall | null, arrivedAt: number): void {
-    const place: LeftCall = { kind: 'place', arrivedAt };
-    if (key.marker === 'key') this.#claims.left(key, arrivedAt);
-    else this.#offer(key, taken ?? place);
-  }
-
-  /** Whoever repeats the call next may have this, at whichever replica. */
-  #offer(key: RepeatKey, left: LeftCall): void {
-    this.#writing(this.#left.offer(key.fingerprint, left));
-  }
-
-  #writing(work: Promise<unknown>): void {
-    this.#written = Promise.all([this.#written, work]);
-  }
-
   #ended(call: SharedCall, ended: CallResult, isMade: boolean): void {
     const { key } = call;
     this.#forget(call);
-    const isKept = ended.kind === 'answered' && ended.isKept;
-    const lifeMs = key.marker === 'key' ? this.#parts.settings().keepSeconds * 1000 : leftKeptMs;
-    // What another replica has made is kept there; what was given once without a key is given again only when it was left again.
-    const isOwn = isMade || (key.marker !== 'key' && this.#parts.createMap === null);
+    const isNamed = key.marker === 'key';
+    const lifeMs = isNamed ? this.#parts.settings().keepSeconds * 1000 : leftKeptMs;
     let result = ended;
-    if (isOwn && isKept && lifeMs > 0) {
-      const remembered = { fingerprint: key.fingerprint, response: ended.response };
-      if (!this.#kept.put(key, remembered, lifeMs)) result = { ...ended, response: 'too_large' };
-    } else if (key.marker !== 'key') this.#kept.delete(key.name);
-    const wasClaimed = this.#claims.ended(key, result, lifeMs);
-    if (wasClaimed && !isKept && key.marker !== 'key')
-      this.#writing(this.#left.withdraw(key.fingerprint, key.name));
+    // What another replica has made for a key is kept there.
+    if (ended.kind === 'answered' && ended.isKept && lifeMs > 0 && (isMade || !isNamed)) {
+      if (!this.#kept.put(key, ended.response, lifeMs)) result = { ...ended, response: 'too_large' };
+    } else if (!isNamed) this.#kept.delete(key.name);
+    this.#claims.ended(key, result, lifeMs);
   }
 
   #forget(call: SharedCall): void {
-    const { key } = call;
     // A repeat may have begun the call anew meanwhile.
-    if (this.#held.get(key.name) !== call) return;
-    this.#held.delete(key.name);
-    if (key.marker !== 'key') this.#countUnnamed(key.fingerprint, -1);
-  }
-
-  #countUnnamed(fingerprint: string, by: 1 | -1): void {
-    const count = (this.#unnamed.get(fingerprint) ?? 0) + by;
-    if (count > 0) this.#unnamed.set(fingerprint, count);
-    else this.#unnamed.delete(fingerprint);
+    if (this.#held.get(call.key.name) === call) this.#held.delete(call.key.name);
   }
 }

