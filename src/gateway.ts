@@ -115,22 +115,20 @@ export class Gateway {
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   async ready(): Promise<void> {
-    const { breakers, sharedRedis, stores, controls } = this.parts;
+    const { sharedRedis, stores, controls } = this.parts;
     await stores.ready();
     // What other replicas may have begun.
-    if (sharedRedis !== null) await Promise.all([breakers.catchUp(), controls.start()]);
+    if (sharedRedis !== null) await controls.start();
   }
 
   async close(): Promise<void> {
     this.#cancelRecheck();
-    const { repeats, controls, credentials, dispatcher, breakers, sharedRedis, stores, admission } =
-      this.parts;
+    const { repeats, controls, credentials, dispatcher, sharedRedis, stores, admission } = this.parts;
     repeats.close();
     admission.close();
     controls.close();
     const renewalsEnded = credentials.close();
     dispatcher.close(this.#runtime.egress.pools);
-    breakers.stop();
     await stores.close();
     await renewalsEnded;
     sharedRedis?.close();

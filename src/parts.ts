@@ -22,7 +22,7 @@ import { ResponseTimes } from './journey/response-times.ts';
 import { fieldsForClient } from './journey/response.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure } from './observation/pressure.ts';
-import type { Features } from './pipeline.ts';
+import type { PipelineParts } from './pipeline.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import { Repeats } from './repeats/repeats.ts';
 import type { Place, Recorder } from './recording/recorder.ts';
@@ -126,6 +126,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   });
   return {
     admission,
+    around: recorded(aroundRepeats(repeats), recorder, joinedBucketOf),
     breakers,
     ceilings,
     chosenBuckets: new ChosenBuckets(),
@@ -133,7 +134,6 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     credentials,
     dispatcher,
     estimates: new TokenEstimates(),
-    features: { around: recorded(aroundRepeats(repeats), recorder, joinedBucketOf), pauses: controls },
     keyring,
     pressure,
     quotas,
@@ -146,10 +146,10 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
 
 /** A call that arrives while somebody records is told to the recorder. */
 const recorded = (
-  around: Features['around'],
+  around: PipelineParts['around'],
   recorder: PartsOptions['recorder'],
   joinedBucketOf: (request: AdmissionRequest) => Place | null,
-): Features['around'] =>
+): PipelineParts['around'] =>
   recorder === undefined
     ? around
     : (prepared, forward) => {
@@ -164,7 +164,7 @@ const recorded = (
 
 /** A call that may be repeated is made for all that repeat it, at the position of the first; any other call is made as it is. */
 const aroundRepeats =
-  (repeats: Repeats): Features['around'] =>
+  (repeats: Repeats): PipelineParts['around'] =>
   (prepared, forward) => {
     const { repeatKey: key, request, call } = prepared;
     if (key === null) return forward(prepared, call.clientGone);

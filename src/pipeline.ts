@@ -13,10 +13,9 @@ import { authenticate } from './auth/authenticate.ts';
 import type { Keyring } from './auth/keyring.ts';
 import type { AdmissionRecord, Audience, Call, Caller, Outcome, Reckoned } from './call.ts';
 import { Attempts, type Attempt, type AttemptsParts, type Progress } from './journey/attempts.ts';
-import { reportedAtItsEnd, reportFailure } from './journey/call-end.ts';
 import { prepare, type Prepared, type PrepareParts } from './journey/prepare.ts';
-import { rateLimitOf } from './journey/response.ts';
-import { SendChecks, type Permission, type SendChecksParts } from './journey/send-checks.ts';
+import { rateLimitOf, reportedAtItsEnd, reportFailure } from './journey/response.ts';
+import { SendChecks, type SendChecksParts } from './journey/send-checks.ts';
 import type { Ceilings } from './limiter/ceiling-store.ts';
 import type { Runtime } from './runtime.ts';
 import type { CallRecord } from './telemetry/call-record.ts';
@@ -25,22 +24,15 @@ import type { Telemetry } from './telemetry/telemetry.ts';
 /** Sends a call as often as it takes, for everybody who waits for its response. */
 export type Forward = (prepared: Prepared, audience: Audience) => Promise<Outcome>;
 
-/**
- * Where features hook into the flow: around a call (its repeats), before it is sent (`pauses`). What has to know of its end listens to
- * telemetry (activity, the page).
- */
-export interface Features {
-  /** Answers a call that repeats another one; has any other call made with `forward`. */
-  around(prepared: Prepared, forward: Forward): Promise<Outcome>;
-  readonly pauses: SendChecksParts['pauses'];
-}
-
-export interface PipelineParts
-  extends AttemptsParts, PrepareParts, Omit<SendChecksParts, 'pauses' | 'settings'> {
+export interface PipelineParts extends AttemptsParts, PrepareParts, Omit<SendChecksParts, 'settings'> {
   readonly admission: AdmissionQueue;
+  /**
+   * Where features hook into the flow: answers a call that repeats another one; has any other call made with `forward`. What has to know of
+   * a call's end listens to telemetry (activity, the page).
+   */
+  readonly around: (prepared: Prepared, forward: Forward) => Promise<Outcome>;
   readonly ceilings: Ceilings;
   readonly clock: AttemptsParts['clock'];
-  readonly features: Features;
   readonly keyring: Keyring;
   readonly quotas: AttemptsParts['quotas'];
   readonly runtime: () => Runtime;
@@ -53,27 +45,23 @@ export interface PipelineParts
  */
 const atOnceGraceMs = 1_000;
 
-const noHistory: Progress['history'] = {};
-
 export class Pipeline {
   readonly #parts: PipelineParts;
   readonly #attempts: Attempts;
   readonly #checks: SendChecksParts;
 
   constructor(parts: PipelineParts) {
-    const { features, runtime } = parts;
     this.#parts = parts;
     this.#attempts = new Attempts(parts);
-    this.#checks = { ...parts, pauses: features.pauses, settings: () => runtime().settings };
+    this.#checks = { ...parts, settings: () => parts.runtime().settings };
   }
 
   /** The flow of one call. Rejects with a `Refusal`, with `clientGone.reason`, or with a bug. */
   async handle(call: Call): Promise<Outcome> {
-    const { telemetry, features } = this.#parts;
-    const callRecord = telemetry.begin(call);
+    const callRecord = this.#parts.telemetry.begin(call);
     try {
       const prepared = await this.#prepare(call, callRecord);
-      return reportedAtItsEnd(await features.around(prepared, this.#forward), callRecord);
+      return reportedAtItsEnd(await this.#parts.around(prepared, this.#forward), callRecord);
     } catch (failure) {
       reportFailure(call, callRecord, failure);
       throw failure;
@@ -103,7 +91,7 @@ export class Pipeline {
 
   /** From the lane to the response. Ends when `audience` aborts: no client waits for the response any more. */
   readonly #forward: Forward = async (prepared, audience) => {
-    const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory, refusedAt: null };
+    const progress: Progress = { attempts: 0, absorbed: 0, history: {}, refusedAt: null };
     const checks = new SendChecks(this.#checks, prepared);
     let ticket: Ticket | null = null;
     try {
@@ -116,21 +104,22 @@ export class Pipeline {
         if (permission === null) continue;
         progress.attempts += 1;
         audience.moved?.('upstream');
-        const attempt = attemptOf(prepared, permission, audience);
+        const traceparent = prepared.callRecord.sent();
+        const { lane } = lease.grant;
+        const attempt: Attempt = { prepared, ...permission, traceparent, lane, signal: audience };
         const result = await this.#attempts.send(attempt);
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
         const remainingMs = audience.aborted ? 0 : ticket.remainingMs();
         const isCredentialRenewed = await checks.learn(result);
         const decision = this.#attempts.judge(prepared, result, {
-          progress,
+          ...progress,
           remainingMs,
           isCredentialRenewed,
           isObserved: ticket.isObserved,
         });
         if (decision.kind === 'pass') {
           const would = ticket.isObserved ? await ticket.would() : null;
-          const record = recordOf(progress, ticket, would);
-          return this.#attempts.passOn(attempt, result, { decision, record });
+          return this.#attempts.passOn(attempt, result, decision, recordOf(progress, ticket, would));
         }
         progress.history = decision.history;
         // The first of them: a refusal comes faster than the response to a call that was sent at the same time.
@@ -161,15 +150,6 @@ export class Pipeline {
     }
   };
 }
-
-const attemptOf = (prepared: Prepared, { lease, credential }: Permission, audience: Audience): Attempt => ({
-  prepared,
-  lease,
-  credential,
-  traceparent: prepared.callRecord.sent(),
-  lane: lease.grant.lane,
-  signal: audience,
-});
 
 function recordOf(
   { attempts, absorbed }: Progress,

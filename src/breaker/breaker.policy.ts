@@ -8,7 +8,6 @@
  * Invariants: while a breaker is open nobody is sent; while it probes one call is; the pause between two probes grows from
  * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
  */
-
 import type { BreakerSubject, Feedback, Throttle } from '../call.ts';
 import type { ProviderError } from '../provider-error.policy.ts';
 
@@ -39,41 +38,35 @@ export interface Breaker {
   readonly until: number;
 }
 
-/** A refusal for a reason that waiting does not cure. */
-export interface PermanentRefusal {
-  readonly status: number;
-  readonly said: ProviderError | null;
-  /** Time after which the upstream says that trying makes sense; `null` = it says nothing. */
-  readonly statedMs: number | null;
-  /** When it came, Unix milliseconds. */
-  readonly at: number;
-  readonly isProbe: boolean;
-}
-
-/** The reply to a call that asks whether it may be sent. */
-export type BreakerReply =
+/** What an attempt shows of the upstream. */
+export type Observation =
   | {
       readonly kind: 'refused';
       readonly status: number;
+      readonly throttle: Throttle;
       readonly said: ProviderError | null;
-      readonly retryInMs: number;
     }
-  /** The call is the probe; the breaker becomes `next`. */
-  | { readonly kind: 'probe'; readonly next: Breaker };
+  | { readonly kind: 'succeeded' }
+  /** Neither: it broke, was refused for a reason of its own, or was not made. */
+  | { readonly kind: 'silent' };
 
-/** The breaker after a refusal. `null` = it was closed. Refusals of calls sent before it opened change nothing. */
-export function afterRefusal(before: Breaker | null, refusal: PermanentRefusal, now: number): Breaker {
-  if (before !== null && !refusal.isProbe) return before;
+export type Refused = Extract<Observation, { kind: 'refused' }>;
+
+/**
+ * The breaker after a refusal. Refusals of calls that were sent before it opened change nothing.
+ * @param before `null` = it was closed
+ * @param now `unixMs`: the same instant, Unix milliseconds
+ */
+export function afterRefusal(
+  before: Breaker | null,
+  { status, said, throttle, isProbe }: Refused & { readonly isProbe: boolean },
+  now: { readonly ms: number; readonly unixMs: number },
+): Breaker {
+  if (before !== null && !isProbe) return before;
   const refusals = (before?.refusals ?? 0) + 1;
   const pauseMs = Math.min(maxPauseMs, firstPauseMs * 2 ** (refusals - 1));
-  return {
-    kind: 'open',
-    status: refusal.status,
-    said: refusal.said,
-    refusals,
-    since: before?.since ?? refusal.at,
-    until: now + Math.max(pauseMs, refusal.statedMs ?? 0),
-  };
+  const until = now.ms + Math.max(pauseMs, throttle.waitMs ?? 0);
+  return { kind: 'open', status, said, refusals, since: before?.since ?? now.unixMs, until };
 }
 
 /** The breaker after a probe whose response decided nothing. */
@@ -83,12 +76,9 @@ export const afterSilence = (before: Breaker, now: number): Breaker => ({
   until: now + silentPauseMs,
 });
 
-/** Asks a breaker that is not closed for a call: the breaker refuses the call, or makes it the probe. */
-export function ask(breaker: Breaker, now: number): BreakerReply {
-  const { status, said, until } = breaker;
-  if (until - now > toleranceMs) return { kind: 'refused', status, said, retryInMs: until - now };
-  return { kind: 'probe', next: { ...breaker, kind: 'probing', until: now + probeLifeMs } };
-}
+/** The breaker when the call that asks is its probe; `null`: it refuses the call until its time. */
+export const asProbe = (breaker: Breaker, now: number): Breaker | null =>
+  breaker.until - now > toleranceMs ? null : { ...breaker, kind: 'probing', until: now + probeLifeMs };
 
 /** True when no call has asked for the breaker for so long that its state says nothing about the upstream any more. */
 export const isForgotten = ({ until }: Breaker, now: number): boolean => now > until + memoryMs;
@@ -97,8 +87,35 @@ export const isForgotten = ({ until }: Breaker, now: number): boolean => now > u
 // refusal that lies in the call itself (it is too large, its query too expensive) concerns no other call; those by a limit that is not
 // the bucket's own (`secondary`) do.
 
-export const concerns = ['credential', 'host', 'model', 'path', 'bucket'] as const;
-export type Concern = (typeof concerns)[number];
+/**
+ * The parts of a breaker's name beside upstream and credential, by what it concerns; `null` among them: the call lacks that part, and has
+ * no such breaker.
+ */
+export const partsOf = {
+  credential: () => [],
+  host: ({ host }) => [host],
+  model: ({ model }) => [model],
+  path: ({ host, operation }) => [host, operation],
+  bucket: ({ bucket }) => [bucket],
+} satisfies Record<string, (subject: BreakerSubject) => readonly (string | null)[]>;
+export type Concern = keyof typeof partsOf;
+
+const ofReason = {
+  quota: 'credential',
+  unclear: 'credential',
+  store_state: 'host',
+  daily: 'model',
+  too_large: null,
+  max_cost: null,
+} as const;
+
+/** `null`: no other call is concerned. */
+export function concernOf(throttle: Throttle): Concern | null {
+  if (throttle.kind === 'secondary') return 'path';
+  if (throttle.kind !== 'permanent') return null;
+  const concern = throttle.scope ?? ofReason[throttle.reason];
+  return concern === 'call' ? null : concern;
+}
 
 /**
  * True for a refusal that may lie in the call itself: it opens a breaker only where a second one follows before any call with the
@@ -107,91 +124,26 @@ export type Concern = (typeof concerns)[number];
 export const needsConfirmation = (throttle: Throttle): boolean =>
   throttle.kind === 'permanent' && throttle.reason === 'unclear';
 
-/** `null`: no other call is concerned. */
-export function concernOf(throttle: Throttle): Concern | null {
-  if (throttle.kind === 'secondary') return 'path';
-  if (throttle.kind !== 'permanent') return null;
-  if (throttle.scope !== undefined) return throttle.scope === 'call' ? null : throttle.scope;
-  switch (throttle.reason) {
-    case 'quota':
-    case 'unclear':
-      return 'credential';
-    case 'store_state':
-      return 'host';
-    case 'daily':
-      return 'model';
-    case 'too_large':
-    case 'max_cost':
-      return null;
-  }
-}
-
-/**
- * The parts of a breaker's name beside upstream and credential, for a call and a concern; `null`: the call lacks such a part, and
- * has no such breaker.
- */
-export function partsOf(
-  { bucket, host, model, operation }: BreakerSubject,
-  concern: Concern,
-): readonly string[] | null {
-  switch (concern) {
-    case 'credential':
-      return [];
-    case 'host':
-      return [host];
-    case 'model':
-      return model === null ? null : [model];
-    case 'path':
-      return [host, operation];
-    case 'bucket':
-      return [bucket];
-  }
-}
-
-// What an attempt reports
-
-/** As much of an attempt's result as matters. */
-type Result =
-  | {
-      readonly kind: 'answered';
-      readonly head: { readonly status: number };
-      readonly feedback: Pick<Feedback, 'throttle' | 'errorStatus' | 'said'>;
-    }
-  | { readonly kind: 'failed' };
-
-export type Observation =
-  | {
-      readonly kind: 'refused';
-      readonly status: number;
-      readonly throttle: Throttle;
-      /** What the provider's own error says beside it; absent = no known word. */
-      readonly said?: ProviderError;
-    }
-  | { readonly kind: 'succeeded' }
-  /** Neither: it broke, or was refused for a reason of its own. */
-  | { readonly kind: 'silent' };
-
-const silent: Observation = { kind: 'silent' };
-
-/** `null`: the attempt was not made. */
-export function observationOf(result: Result | null): Observation {
-  if (result === null || result.kind === 'failed') return silent;
-  const { throttle, errorStatus, said } = result.feedback;
+/** What an attempt shows. `null`: it was not made. */
+export function observationOf(
+  result:
+    | {
+        readonly kind: 'answered';
+        readonly head: { readonly status: number };
+        readonly feedback: Pick<Feedback, 'throttle' | 'errorStatus' | 'said'>;
+      }
+    | { readonly kind: 'failed' }
+    | null,
+): Observation {
+  if (result?.kind !== 'answered') return { kind: 'silent' };
+  const { throttle, errorStatus, said = null } = result.feedback;
   const status = errorStatus ?? result.head.status;
-  switch (throttle?.kind) {
-    case 'permanent':
-      // A server error proves nothing of an account, whatever code it carries; a shop is refused with 540, too.
-      return status < 500 || throttle.reason === 'store_state'
-        ? { kind: 'refused', status, throttle, ...(said === undefined ? {} : { said }) }
-        : silent;
-    case 'secondary':
-      return { kind: 'refused', status, throttle };
-    case 'rate':
-      // A client that is asked to slow down is not refused for good.
-      return { kind: 'succeeded' };
-    case 'overload':
-      return silent;
-    case undefined:
-      return status < 400 ? { kind: 'succeeded' } : silent;
-  }
+  if (throttle === null) return { kind: status < 400 ? 'succeeded' : 'silent' };
+  // A client that is asked to slow down is not refused for good.
+  if (throttle.kind === 'rate') return { kind: 'succeeded' };
+  // A server error proves nothing of an account, whatever code it carries; a shop is refused with 540, too.
+  const isRefused =
+    throttle.kind === 'secondary' ||
+    (throttle.kind === 'permanent' && (status < 500 || throttle.reason === 'store_state'));
+  return isRefused ? { kind: 'refused', status, throttle, said } : { kind: 'silent' };
 }

@@ -1,48 +1,36 @@
 /**
  * The breakers that this replica knows: whether a call may be sent, and what its response changes. Decisions are those of
- * `breaker.policy.ts`; they hold here at once, and the map that all replicas see settles which of them came first: the owner of an entry
- * is one change of the breaker, and the next change replaces only the one that it knows.
+ * `breaker.policy.ts`. They hold here at once and are told to the other replicas; of those that want to probe, the shared map lets one.
  *
- * Invariants: while no breaker is known, a call costs one check of the size of a table; what leaves this process are keyed digests and
- * numbers.
+ * A replica that has missed a change, because it started later or Redis was away, sends a call that the others would not have sent, and
+ * its response corrects the replica. Invariant: what leaves this process are keyed digests and numbers.
  */
 import { LRUCache } from 'lru-cache';
 import type { BreakerSubject } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
-import {
-  anybody,
-  type CreateMap,
-  type Entry,
-  type PutReply,
-  type SharedMap,
-} from '../replicated/shared-map.ts';
+import { anybody, type CreateMap, type Entry, type SharedMap } from '../replicated/shared-map.ts';
 import type { ObservedBreaker } from '../telemetry/events.ts';
-import type { ProviderError } from '../provider-error.policy.ts';
 import {
   afterRefusal,
   afterSilence,
-  ask,
+  asProbe,
   concernOf,
-  concerns,
   isForgotten,
   memoryMs,
   needsConfirmation,
   partsOf,
+  type Breaker,
+  type Concern,
+  type Observation,
+  type Refused,
 } from './breaker.policy.ts';
-import type { Breaker, Concern, Observation, PermanentRefusal } from './breaker.policy.ts';
 
 /** Breakers that are known at most; the one that changed longest ago is forgotten first. */
 const maxKnown = 10_000;
-
-/** Known breakers are compared with the map this often, so that a lost message is made up for. Milliseconds. */
-const refreshMs = 5_000;
-const readPerRefresh = 100;
 /** How long replicas that missed the end of a breaker still find that it is closed. Milliseconds. */
 const closedMs = 60_000;
-/** Entry that names breakers, for replicas that start later; other names are digests. */
-const listName = 'list';
 /** Refusals to be confirmed that are remembered at most, and for how long, milliseconds. */
 const maxUnconfirmed = 1_000;
 const unconfirmedMs = 900_000;
@@ -67,23 +55,17 @@ export interface BreakerId {
   readonly credential: string;
 }
 
-/** What replicas share. The life of an entry says when the state's time comes: each has a clock of its own. */
-export type SharedBreaker =
-  | { readonly kind: 'state'; readonly id: BreakerId; readonly state: Omit<Breaker, 'until'> }
-  | { readonly kind: 'closed'; readonly id: BreakerId }
-  | { readonly kind: 'list'; readonly keys: readonly string[] };
-
-/** Permission to be the one call that asks whether a refusal still stands. */
-export interface Probe {
-  readonly ids: readonly BreakerId[];
+/** What replicas share; `null` = it is closed. The life of an entry says when the state's time comes: each has a clock of its own. */
+interface SharedBreaker {
+  readonly id: BreakerId;
+  readonly state: Omit<Breaker, 'until'> | null;
 }
 
-/** A breaker that is not closed, as far as this replica knows. */
+/** A breaker that is not closed. `version`: owner of its entry in the map. */
 interface KnownBreaker {
   readonly id: BreakerId;
   readonly state: Breaker;
-  /** Owner of its entry in the map; `null` = the map does not have it. */
-  readonly version: string | null;
+  readonly version: string;
 }
 
 export class Breakers {
@@ -97,257 +79,155 @@ export class Breakers {
   readonly #names = new WeakMap<BreakerSubject, ReadonlyMap<Concern, BreakerId>>();
   /** When a refusal was met that has to be confirmed, by breaker. */
   readonly #unconfirmed = new LRUCache<string, number>({ max: maxUnconfirmed });
-  #cancelRefresh: (() => void) | null = null;
-  #isStopped = false;
 
   constructor(parts: BreakersParts) {
     this.#parts = parts;
     this.#replica = parts.random.hex(8);
     this.#map = parts.createMap({
-      name: 'breaker.4',
+      name: 'breaker.5',
       onChange: (_name, entry) => {
         if (!entry.owner.startsWith(this.#replica)) this.#adopt(entry);
       },
-      onHeard: () => this.#background(this.catchUp()),
     });
   }
 
   /** Why a call must not be sent now; `null` = it may, or would be a probe. */
   openBreakerRefusal(subject: BreakerSubject): Refusal | null {
-    if (this.#known.size === 0) return null;
     const now = this.#now();
-    for (const { state } of this.#concerning(subject)) {
-      const asked = ask(state, now);
-      if (asked.kind === 'refused') return breakerRefusal(asked);
-    }
+    for (const { state } of this.#concerning(subject))
+      if (asProbe(state, now) === null) return breakerRefusal(state, now);
     return null;
   }
 
-  /** True when no breaker is known at all: nothing has to be asked before a call is sent. */
-  get areClosed(): boolean {
-    return this.#known.size === 0;
-  }
-
-  /** True when the success of a call changes something, also of one that is no probe. */
-  get awaitSuccess(): boolean {
-    return this.#unconfirmed.size > 0;
-  }
-
   /**
-   * A call is about to be sent. Resolves with a probe when this call is the one that finds out for all others, else with `null`.
+   * A call is about to be sent. Resolves with the breakers for which this call is the one that finds out for all others.
    * @throws Refusal `upstream_refused`
    */
-  async pass(subject: BreakerSubject): Promise<Probe | null> {
-    const ids: BreakerId[] = [];
+  async pass(subject: BreakerSubject): Promise<readonly BreakerId[]> {
+    const probed: BreakerId[] = [];
     try {
-      for (const known of this.#concerning(subject)) {
-        if (await this.#claim(known)) ids.push(known.id);
-      }
+      for (const known of this.#concerning(subject)) if (await this.#claim(known)) probed.push(known.id);
     } catch (refusal) {
-      this.observe(subject, { ids }, { kind: 'silent' });
+      this.observe(subject, probed, { kind: 'silent' });
       throw refusal;
     }
-    return ids.length === 0 ? null : { ids };
+    return probed;
   }
 
-  /** What became of a call that was sent, `probe` if it was one. */
-  observe(subject: BreakerSubject, probe: Probe | null, observation: Observation): void {
-    const concern = observation.kind === 'refused' ? concernOf(observation.throttle) : null;
-    const named = concern === null ? null : (this.#namesOf(subject).get(concern) ?? null);
-    if (observation.kind === 'succeeded' && this.awaitSuccess) this.#doubtsEnd(subject);
-    const refused = named !== null && this.#isConfirmed(named, observation) ? named : null;
-    const asked = probe?.ids ?? [];
-    for (const id of asked) {
+  /** What became of a call that was sent, and for which breakers it was the probe. */
+  observe(subject: BreakerSubject, probed: readonly BreakerId[], observation: Observation): void {
+    if (observation.kind === 'succeeded' && this.#unconfirmed.size > 0)
+      for (const { key } of this.#namesOf(subject).values()) this.#unconfirmed.delete(key);
+    const refused = observation.kind === 'refused' ? this.#refusedBreaker(subject, observation) : null;
+    for (const id of probed) {
       if (id.key === refused?.key) continue;
+      const state = this.#known.peek(id.key)?.state;
       if (observation.kind === 'succeeded') this.#close(id);
-      else this.#silent(id);
+      else if (state?.kind === 'probing') this.#change(id, afterSilence(state, this.#now()));
     }
     if (refused === null || observation.kind !== 'refused') return;
-    const isProbe = asked.some(({ key }) => key === refused.key);
-    const { status, throttle, said = null } = observation;
-    const at = this.#parts.clock.now();
-    const state = this.#refused(refused, { status, said, statedMs: throttle.waitMs, at, isProbe });
-    if (state !== null) this.#parts.onRefused(subject.upstream, shown(state, this.#now()));
+    const before = this.#known.peek(refused.key)?.state ?? null;
+    const now = { ms: this.#now(), unixMs: this.#parts.clock.now() };
+    const isProbe = probed.some(({ key }) => key === refused.key);
+    const state = afterRefusal(before, { ...observation, isProbe }, now);
+    if (state === before) return;
+    this.#change(refused, state);
+    this.#parts.onRefused(subject.upstream, shown(state, now.ms));
   }
 
   /** Breakers of an upstream, or of one credential of it; the one whose next probe is due first comes first. */
   observed(upstream: string, credential: string | null = null): readonly ObservedBreaker[] {
-    if (this.#known.size === 0) return [];
     const now = this.#now();
-    const wanted = this.#digest('upstream', upstream);
     const own = credential === null ? null : this.#digest('owner', upstream, credential);
-    return [...this.#known.values()]
-      .filter(({ id }) => id.upstream === wanted && (own === null || id.credential === own))
+    return this.#of(upstream)
+      .filter(({ id, state }) => (own === null || id.credential === own) && !isForgotten(state, now))
       .map(({ state }) => shown(state, now))
-      .sort((a, b) => a.retryInMs - b.retryInMs);
-  }
-
-  /** Learns of the breakers that other replicas have opened. Never rejects. */
-  async catchUp(): Promise<void> {
-    const list = await this.#map.read({ name: listName });
-    if (list.kind !== 'entry' || list.value.kind !== 'list') return;
-    for (const name of list.value.keys) {
-      const read = await this.#map.read({ name });
-      if (read.kind === 'entry') this.#adopt(read);
-    }
+      .toSorted((a, b) => a.retryInMs - b.retryInMs);
   }
 
   /** Closes all breakers of an upstream, on all replicas: an operator says that it takes calls again. */
   closeAllOf(upstream: string): void {
+    for (const { id } of this.#of(upstream)) this.#close(id);
+  }
+
+  #of(upstream: string): readonly KnownBreaker[] {
+    if (this.#known.size === 0) return [];
     const wanted = this.#digest('upstream', upstream);
-    const own = [...this.#known.values()].filter(({ id }) => id.upstream === wanted);
-    for (const { id } of own) this.#close(id);
+    return [...this.#known.values()].filter(({ id }) => id.upstream === wanted);
   }
 
-  /** Ends the comparing with the map. */
-  stop(): void {
-    this.#isStopped = true;
-    this.#cancelRefresh?.();
-  }
-
-  /** Opens or reopens the breaker that a refusal names. `null`: the breaker was open already. */
-  #refused(id: BreakerId, refusal: PermanentRefusal): Breaker | null {
-    const before = this.#known.peek(id.key);
-    const state = afterRefusal(before?.state ?? null, refusal, this.#now());
-    if (state === before?.state) return null;
-    this.#change(id, state, before?.version ?? null);
-    return state;
-  }
-
-  /** False for the first of the refusals that may lie in their call alone; an open breaker is proof enough. */
-  #isConfirmed({ key }: BreakerId, observation: Observation): boolean {
-    if (observation.kind !== 'refused' || !needsConfirmation(observation.throttle)) return true;
-    if (this.#known.peek(key) !== undefined) return true;
+  /** The breaker that a refusal opens; `null` = none, or none yet: it may lie in the call alone, and is the first of that kind. */
+  #refusedBreaker(subject: BreakerSubject, { throttle }: Refused): BreakerId | null {
+    const concern = concernOf(throttle);
+    const id = concern === null ? undefined : this.#namesOf(subject).get(concern);
+    if (id === undefined) return null;
+    if (!needsConfirmation(throttle) || this.#known.peek(id.key) !== undefined) return id;
     const now = this.#now();
-    const metAt = this.#unconfirmed.get(key);
-    this.#unconfirmed.set(key, now);
-    return metAt !== undefined && now - metAt <= unconfirmedMs;
-  }
-
-  /** A call with the credential succeeded: what refused another one lay in that call. */
-  #doubtsEnd(subject: BreakerSubject): void {
-    for (const { key } of this.#namesOf(subject).values()) this.#unconfirmed.delete(key);
-  }
-
-  #silent(id: BreakerId): void {
-    const before = this.#known.peek(id.key);
-    if (before === undefined || before.state.kind === 'open') return;
-    const state = afterSilence(before.state, this.#now());
-    this.#change(id, state, before.version);
+    const metAt = this.#unconfirmed.get(id.key) ?? -Infinity;
+    this.#unconfirmed.set(id.key, now);
+    return now - metAt <= unconfirmedMs ? id : null;
   }
 
   #close(id: BreakerId): void {
     this.#known.delete(id.key);
     const closed = { owner: this.#nextVersion(), ttlMs: closedMs, over: anybody };
-    this.#background(this.#map.put({ name: id.key }, { kind: 'closed', id }, closed));
+    this.#background(this.#map.put({ name: id.key }, { id, state: null }, closed));
   }
 
   /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
-  async #claim(known: KnownBreaker): Promise<boolean> {
-    const asked = ask(known.state, this.#now());
-    if (asked.kind === 'refused') throw breakerRefusal(asked);
-    const { id, version: before } = known;
-    const claimed = { id, state: asked.next, version: this.#nextVersion() };
+  async #claim({ id, state, version }: KnownBreaker): Promise<boolean> {
+    const probing = asProbe(state, this.#now());
+    if (probing === null) throw breakerRefusal(state, this.#now());
     // Calls of this replica are refused from here on, whatever the map has.
-    this.#set(claimed);
-    const reply = await this.#put(claimed, before);
-    if (reply.kind !== 'lost' || reply.to.kind !== 'entry') {
-      if (reply.kind !== 'put') this.#notShared(claimed);
-      return true;
-    }
-    const won = this.#adopt(reply.to);
-    if (won === null) return false;
-    throw breakerRefusal({ ...won, retryInMs: won.until - this.#now() });
+    const other = await this.#share(this.#set(id, probing), version);
+    const won = other === null ? probing : this.#adopt(other);
+    if (won === null || won === probing) return won !== null;
+    throw breakerRefusal(won, this.#now());
   }
 
-  /** The change holds here at once; what the map says afterwards counts. */
-  #change(id: BreakerId, state: Breaker, before: string | null): void {
-    const changed = { id, state, version: this.#nextVersion() };
-    this.#set(changed);
-    if (state.kind === 'open') this.#parts.onBreakerOpened();
-    this.#background(this.#share(changed, before));
+  /** The change holds here at once; where another replica has made one that is not known here, that holds instead. */
+  #change(id: BreakerId, state: Breaker): void {
+    const before = this.#known.peek(id.key)?.version ?? null;
+    const changed = this.#set(id, state);
+    const share = async (): Promise<void> => {
+      const other = await this.#share(changed, before);
+      // It was closed before the refusal.
+      if (other?.value.state === null) await this.#share(changed, anybody);
+      else if (other !== null && this.#known.peek(id.key) === changed) this.#adopt(other);
+    };
+    this.#background(share());
   }
 
-  /** Puts a state into the map, over that of the version `before`. What is there instead holds here, too. */
-  async #share(changed: KnownBreaker, before: string | null): Promise<void> {
-    let reply = await this.#put(changed, before);
-    // It was closed before the refusal.
-    if (reply.kind === 'lost' && reply.to.kind === 'entry' && reply.to.value.kind === 'closed')
-      reply = await this.#put(changed, reply.to.owner);
-    if (this.#known.peek(changed.id.key)?.version !== changed.version) return;
-    if (reply.kind === 'lost' && reply.to.kind === 'entry') this.#adopt(reply.to);
-    else if (reply.kind !== 'put') this.#notShared(changed);
-    else if (before === null) await this.#list();
-  }
-
-  /** The map does not have it: keeps the breaker to be put there later. */
-  #notShared(changed: KnownBreaker): void {
-    if (this.#known.peek(changed.id.key)?.version === changed.version)
-      this.#known.set(changed.id.key, { ...changed, version: null });
-  }
-
-  #put({ id, state, version }: KnownBreaker, over: string | null): Promise<PutReply<SharedBreaker>> {
+  /** Puts a state into the map, over that of the version `over`. Resolves with what another replica has put there instead, if one has. */
+  async #share(
+    { id, state, version }: KnownBreaker,
+    over: string | null,
+  ): Promise<Entry<SharedBreaker> | null> {
     const { until, ...shared } = state;
     const ttlMs = memoryMs + Math.max(0, until - this.#now());
-    const owner = version ?? this.#nextVersion();
-    return this.#map.put({ name: id.key }, { kind: 'state', id, state: shared }, { owner, ttlMs, over });
+    const reply = await this.#map.put(
+      { name: id.key },
+      { id, state: shared },
+      { owner: version, ttlMs, over },
+    );
+    return reply.kind === 'lost' && reply.to.kind === 'entry' ? reply.to : null;
   }
 
   /** Makes this breaker what an entry says. Returns its state; `null` = it is closed. */
-  #adopt({ value, owner: version, leftMs }: Entry<SharedBreaker>): Breaker | null {
-    if (value.kind === 'list') return null;
-    const { id } = value;
+  #adopt({ value: { id, state }, owner, leftMs }: Entry<SharedBreaker>): Breaker | null {
     const known = this.#known.peek(id.key);
-    if (known?.version === version) return known.state;
-    if (value.kind === 'closed') {
-      this.#known.delete(id.key);
-      return null;
-    }
-    const state = { ...value.state, until: this.#now() + leftMs - memoryMs };
-    this.#set({ id, version, state });
+    if (known?.version === owner) return known.state;
+    if (state !== null)
+      return this.#set(id, { ...state, until: this.#now() + leftMs - memoryMs }, owner).state;
+    this.#known.delete(id.key);
+    return null;
+  }
+
+  #set(id: BreakerId, state: Breaker, version = this.#nextVersion()): KnownBreaker {
+    const known = { id, state, version };
+    this.#known.set(id.key, known);
     if (state.kind === 'open') this.#parts.onBreakerOpened();
-    return state;
-  }
-
-  #set(known: KnownBreaker): void {
-    this.#known.set(known.id.key, known);
-    this.#refreshLater();
-  }
-
-  #refreshLater(): void {
-    if (this.#isStopped || this.#cancelRefresh !== null) return;
-    this.#cancelRefresh = this.#parts.clock.after(refreshMs, () => {
-      this.#cancelRefresh = null;
-      this.#background(this.#refresh());
-    });
-  }
-
-  /** Forgets breakers that no call asks for any more, and compares the others with the map. */
-  async #refresh(): Promise<void> {
-    const old = [...this.#known.values()].filter(({ state }) => isForgotten(state, this.#now()));
-    for (const { id } of old) this.#known.delete(id.key);
-    if (this.#known.size === 0) return;
-    this.#refreshLater();
-    for (const known of [...this.#known.values()].toReversed().slice(0, readPerRefresh)) {
-      const { id, version } = known;
-      if (version === null) {
-        const changed = { ...known, version: this.#nextVersion() };
-        this.#known.set(id.key, changed);
-        await this.#share(changed, null);
-        continue;
-      }
-      const read = await this.#map.read({ name: id.key });
-      if (this.#known.peek(id.key)?.version !== version) continue;
-      if (read.kind === 'entry') this.#adopt(read);
-      else if (read.kind === 'none') this.#known.delete(id.key);
-    }
-    await this.#list();
-  }
-
-  async #list(): Promise<void> {
-    const keys = [...this.#known.keys()].slice(0, readPerRefresh);
-    const options = { owner: this.#replica, ttlMs: memoryMs, over: anybody };
-    await this.#map.put({ name: listName }, { kind: 'list', keys }, options);
+    return known;
   }
 
   #nextVersion(): string {
@@ -355,10 +235,14 @@ export class Breakers {
     return `${this.#replica}.${this.#changes}`;
   }
 
+  /** The breakers of a call. Those that no call has asked for in a long time are forgotten. */
   *#concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
+    if (this.#known.size === 0) return;
     for (const { key } of this.#namesOf(subject).values()) {
       const known = this.#known.peek(key);
-      if (known !== undefined) yield known;
+      if (known === undefined) continue;
+      if (isForgotten(known.state, this.#now())) this.#known.delete(key);
+      else yield known;
     }
   }
 
@@ -371,9 +255,9 @@ export class Breakers {
       credential: this.#digest('owner', upstream, credential),
     };
     const names = new Map<Concern, BreakerId>();
-    for (const concern of concerns) {
-      const parts = partsOf(subject, concern);
-      if (parts !== null)
+    for (const concern of Object.keys(partsOf) as Concern[]) {
+      const parts = partsOf[concern](subject).filter((part) => part !== null);
+      if (parts.length === partsOf[concern](subject).length)
         names.set(concern, { key: this.#digest(concern, upstream, credential, ...parts), ...owner });
     }
     this.#names.set(subject, names);
@@ -395,27 +279,21 @@ export class Breakers {
 }
 
 /** The word that tells most: the code, or else the type. */
-const wordOf = (said: ProviderError | null): string | null =>
-  said === null ? null : typeof said.code === 'string' ? said.code : said.type;
+const wordOf = ({ said }: Breaker): string | null =>
+  typeof said?.code === 'string' ? said.code : (said?.type ?? null);
 
-const shown = ({ status, since, until, said }: Breaker, now: number): ObservedBreaker => ({
-  status,
-  since,
-  retryInMs: Math.max(0, until - now),
-  said: wordOf(said),
+const shown = (breaker: Breaker, now: number): ObservedBreaker => ({
+  status: breaker.status,
+  since: breaker.since,
+  retryInMs: Math.max(0, breaker.until - now),
+  said: wordOf(breaker),
 });
 
 /** The upstream's refusal, repeated by Sluice. */
-function breakerRefusal({
-  status,
-  said,
-  retryInMs,
-}: {
-  readonly status: number;
-  readonly said: ProviderError | null;
-  readonly retryInMs: number;
-}): Refusal {
-  const word = wordOf(said);
+function breakerRefusal(breaker: Breaker, now: number): Refusal {
+  const { status, said, until } = breaker;
+  const retryInMs = until - now;
+  const word = wordOf(breaker);
   return new Refusal('upstream_refused', {
     status,
     retryInMs,

@@ -1,33 +1,28 @@
 /**
  * One attempt of a call: sent under its lease, judged, and passed on, given up, or to be made again.
  *
- * Owns: to whom its result is reported. Does not own: the loop (`pipeline.ts`), the decision (`dispatch/resend.policy.ts`), how the end
- * is reported to the limiter (`lease-end.ts`). Invariant: an attempt's lease is settled once.
+ * Owns: to whom its result is reported, the limiter above all. Does not own: the loop (`pipeline.ts`), the decision
+ * (`dispatch/resend.policy.ts`). Invariant: an attempt's lease is settled once.
  */
 import { Buffer } from 'node:buffer';
-import type { AdmissionRecord, Outcome } from '../call.ts';
+import type { Readable } from 'node:stream';
+import type { Lease } from '../admission/ticket.ts';
+import type { AdmissionRecord, Feedback, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { type AttemptResult, type Dispatcher, type Sending, statusOf } from '../dispatch/dispatcher.ts';
+import { spentOf } from '../dispatch/feedback/usage.policy.ts';
+import { readAhead } from '../dispatch/inspect.ts';
 import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
-import { failureReason, type TransportError } from '../dispatch/transport-error.ts';
 import { upstreamIdOf } from '../dispatch/response-fields.policy.ts';
 import type { TokenEstimates } from '../dispatch/token-estimates.ts';
-import type { Refusal } from '../errors.ts';
+import { failureReason, type TransportError } from '../dispatch/transport-error.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
+import type { Lesson, Settlement } from '../limiter/limiter.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
-import type { ResponseTimes } from './response-times.ts';
-import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
-import {
-  endAnswered,
-  endBroken,
-  requeue,
-  chargeOf,
-  type PassDecision,
-  type SendAgainDecision,
-} from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
-import type { Permission } from './send-checks.ts';
+import type { ResponseTimes } from './response-times.ts';
+import { failureRefusal, fieldsForClient, rateLimitOf } from './response.ts';
 
 export interface AttemptsParts {
   readonly dispatcher: Dispatcher;
@@ -38,8 +33,9 @@ export interface AttemptsParts {
 }
 
 /** One attempt of a call, under its lease. */
-export interface Attempt extends Sending, Permission {
+export interface Attempt extends Sending {
   readonly prepared: Prepared;
+  readonly lease: Lease;
 }
 
 /** A call between two attempts. */
@@ -51,13 +47,9 @@ export interface Progress {
   refusedAt: number | null;
 }
 
-/** What the resend policy gets beside the attempt. */
-interface Judged {
-  readonly progress: Progress;
-  readonly remainingMs: number;
-  readonly isCredentialRenewed: boolean;
-  readonly isObserved: boolean;
-}
+type Answered = Extract<AttemptResult, { kind: 'answered' }>;
+type Pass = Extract<ResendDecision, { kind: 'pass' }>;
+type SendAgain = Extract<ResendDecision, { kind: 'resend' }>;
 
 export class Attempts {
   readonly #parts: AttemptsParts;
@@ -75,14 +67,13 @@ export class Attempts {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
     });
-    if (result.kind === 'answered') {
-      const { throttle } = result.feedback;
-      quotas.noteOwner(prepared.ownQuota, result.feedback);
-      const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
-      prepared.callRecord.answered(result.head.status, throttle, upstreamId);
-      if (throttle === null && statusOf(result) < 500)
-        responseTimes.note(prepared.request.admission.bucket, sentAt, clock.monotonic());
-    }
+    if (result.kind === 'failed') return result;
+    const { throttle } = result.feedback;
+    quotas.noteOwner(prepared.ownQuota, result.feedback);
+    const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
+    prepared.callRecord.answered(result.head.status, throttle, upstreamId);
+    if (throttle === null && statusOf(result) < 500)
+      responseTimes.note(prepared.request.admission.bucket, sentAt, clock.monotonic());
     return result;
   }
 
@@ -90,28 +81,32 @@ export class Attempts {
   judge(
     { call, route, body, description, request, callRecord }: Prepared,
     result: AttemptResult,
-    { progress: { history, refusedAt }, remainingMs, isCredentialRenewed, isObserved }: Judged,
+    state: Pick<Progress, 'history' | 'refusedAt'> & {
+      readonly remainingMs: number;
+      readonly isCredentialRenewed: boolean;
+      readonly isObserved: boolean;
+    },
   ): ResendDecision {
-    const { upstream } = route;
     const { responseTimes, clock } = this.#parts;
+    const { history, refusedAt, remainingMs, isCredentialRenewed } = state;
     const decision = resend({
-      kind: upstream.kind,
+      kind: route.upstream.kind,
       call: { ...description, replayable: body.replayable },
       outcome:
-        result.kind === 'answered'
-          ? {
+        result.kind === 'failed'
+          ? { kind: fateOf(result.error) }
+          : {
               kind: 'answered',
               status: statusOf(result),
               throttle: result.feedback.throttle,
               isCredentialRenewed,
-            }
-          : { kind: fateOf(result.error) },
+            },
       history,
       // The bucket has served calls since it first refused this one: the refusal lies in the call, and not in the bucket.
       othersPass: refusedAt !== null && responseTimes.hasServedSince(request.admission.bucket, refusedAt),
       remainingMs,
-      passesThrottles: isObserved,
-      hintlessMs: upstream.dialect?.hintlessMs ?? null,
+      passesThrottles: state.isObserved,
+      hintlessMs: route.upstream.dialect?.hintlessMs ?? null,
       honouredMs: honouredWaitMs(call.rawFields),
     });
     if (decision.closeMs > 0) callRecord.recording?.closed(clock.monotonic(), decision.closeMs);
@@ -119,22 +114,18 @@ export class Attempts {
   }
 
   /** The result is final. The response goes to the client, and the lease ends with it. @throws Refusal where there is no response */
-  passOn(
-    attempt: Attempt,
-    result: AttemptResult,
-    { decision, record }: { readonly decision: PassDecision; readonly record: AdmissionRecord },
-  ): Outcome {
+  passOn(attempt: Attempt, result: AttemptResult, decision: Pass, record: AdmissionRecord): Outcome {
     const { prepared, lease } = attempt;
-    if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
+    if (result.kind === 'failed') {
+      lease.settle(endOfBroken(result.error, prepared.description.safe, lease), null);
+      const refusal = failureRefusal(result.error, decision.shouldRetry !== false);
+      const code = result.error.kind === 'aborted' ? 'client_gone' : refusal.code;
+      prepared.callRecord.attemptFailed(code, failureReason(result.error));
+      throw refusal;
+    }
     const { head, feedback, bodyFeedback } = result;
-    const capped = lease.grant.holdsPlace;
-    const { body, done } = endAnswered(lease, result, { ...decision, capped });
-    const onEnd = (): void => {
-      done();
-      this.#learnCharge(prepared, result);
-      const { recording } = prepared.callRecord;
-      if (recording !== null) recording.charged(chargeOf(result), feedback.meters);
-    };
+    const { body, done } = endAnswered(lease, result, decision);
+    const { timeouts, commentMs } = prepared.route.upstream;
     const rateLimit = rateLimitOf(lease.ceiling);
     return {
       status: head.status,
@@ -143,18 +134,24 @@ export class Attempts {
       fields: fieldsForClient(prepared, head, rateLimit !== null),
       upstreamFields: head.rawFields,
       body,
-      maxUnreadMs: prepared.route.upstream.timeouts.idleMs,
-      commentMs: prepared.route.upstream.commentMs,
+      maxUnreadMs: timeouts.idleMs,
+      commentMs,
       record,
       rateLimit,
       // What the upstream says of repeating the call goes before what we would say.
       shouldRetry: saysWhetherToRetry(head.rawFields) ? null : decision.shouldRetry,
-      onEnd,
+      onEnd: () => {
+        done();
+        this.#learnCharge(prepared, result);
+        // Of meters whose level the upstream states, a recording has the charge as well.
+        const charged = { ...result, feedback: { ...feedback, meters: [] } };
+        prepared.callRecord.recording?.charged(spent(charged), feedback.meters);
+      },
     };
   }
 
   /** The call is sent again: its ticket goes back to its position. Returns whether that absorbs a throttled response. */
-  sendAgain({ prepared, lease }: Attempt, result: AttemptResult, decision: SendAgainDecision): boolean {
+  sendAgain({ prepared, lease }: Attempt, result: AttemptResult, decision: SendAgain): boolean {
     requeue(lease, result, decision);
     const { callRecord } = prepared;
     if (result.kind === 'answered') {
@@ -185,14 +182,94 @@ function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 
 const saysWhetherToRetry = (rawFields: readonly string[]): boolean =>
   valuesOf(rawFields, 'x-should-retry').some((value) => /^\s*(?:true|false)\s*$/i.test(value));
 
-/** The final attempt broke: the lease ends, the client gets a refusal. */
-function giveUp(
-  { prepared: { description, callRecord }, lease }: Attempt,
-  error: TransportError,
-  decision: PassDecision,
-): Refusal {
-  endBroken(lease, error, { safe: description.safe, capped: lease.grant.holdsPlace });
-  const refusal = failureRefusal(error, decision.shouldRetry !== false);
-  callRecord.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
-  return refusal;
+// How a lease ends
+
+/** How long a throttle inside a stream that names no time closes its bucket, milliseconds. */
+const lateThrottleMs = 1_000;
+
+/**
+ * How long an upstream may need to notice that a connection was closed, milliseconds. A capped lane sends nothing for this time:
+ * its next call uses another connection, and could overlap with the call that was given up.
+ */
+const closingMs = 20;
+
+const throttled = (
+  closeMs: number,
+  {
+    closes,
+    requeue: again = false,
+    sleepMs = 0,
+  }: { closes?: ResendDecision['closes']; requeue?: boolean; sleepMs?: number } = {},
+): Settlement => ({
+  kind: 'throttled',
+  closeMs,
+  ...(closes === 'credential' ? { closesCredential: true } : {}),
+  requeue: again,
+  sleepMs,
+});
+
+/** Puts the ticket back into its lane, at the same position. A call that was never sent gets its units and its slot back. */
+export function requeue(
+  lease: Lease,
+  result: AttemptResult,
+  { closes, closeMs, notBeforeMs }: SendAgain,
+): void {
+  if (result.kind === 'failed' && result.error.neverSent)
+    return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
+  const sleepMs = closeMs >= notBeforeMs ? 0 : notBeforeMs;
+  const lesson = result.kind === 'answered' ? result.lesson() : null;
+  lease.settle(throttled(closeMs, { closes, requeue: true, sleepMs }), lesson);
 }
+
+/** Of a final attempt that broke, by what is known of the call's fate. `safe`: the call changes nothing upstream. */
+function endOfBroken({ neverSent }: TransportError, safe: boolean, { grant }: Lease): Settlement {
+  if (neverSent) return { kind: 'dropped' };
+  if (!safe) return { kind: 'unknown' };
+  return grant.holdsPlace ? throttled(0, { sleepMs: closingMs }) : { kind: 'succeeded', spent: null };
+}
+
+/**
+ * The response is final. The lease of an uncapped lane ends with the response's head, the lease of a capped lane with the last byte that
+ * the upstream sends, however slowly the client reads. Where the body states what the call has spent, or may still turn into a
+ * throttle, the lease ends with the response. Returns the body to be passed on; `done` is to be called at the response's end.
+ */
+function endAnswered(
+  lease: Lease,
+  answered: Answered,
+  { closes, closeMs }: Pass,
+): { readonly body: Buffer | Readable; readonly done: () => void } {
+  const { body, bodyFeedback } = answered;
+  const succeeded = (lesson: Lesson | null): void =>
+    lease.settle({ kind: 'succeeded', spent: spent(answered) }, lesson);
+  let done = (): void => succeeded(null);
+  if (closeMs > 0 && (closes === 'bucket' || closes === 'credential')) {
+    lease.settle(throttled(closeMs, { closes }), answered.lesson());
+  } else if (lease.grant.holdsPlace && !Buffer.isBuffer(body)) {
+    lease.learn(answered.lesson());
+    let refusal: Feedback | null = null;
+    bodyFeedback?.onThrottle((feedback) => (refusal = feedback));
+    done = () => {
+      if (refusal !== null) lease.settle(...lateThrottle(refusal, answered.lesson()));
+      else if (body.readableEnded) succeeded(null);
+      else lease.settle(throttled(0, { sleepMs: closingMs }), null);
+    };
+    return { body: readAhead(body, done), done };
+  } else if (bodyFeedback !== null) {
+    lease.learn(answered.lesson());
+    bodyFeedback.onThrottle((feedback) => lease.settle(...lateThrottle(feedback, answered.lesson())));
+  } else succeeded(answered.lesson());
+  return { body, done };
+}
+
+/** What the upstream says that it took for the call; `null` = it does not say. */
+const spent = (answered: Answered): ReturnType<typeof spentOf> =>
+  spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.feedback() ?? null);
+
+/**
+ * A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. What the event
+ * states holds now, however long ago the head came. `lesson`: of the response, with its ages as of the event.
+ */
+export const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, Lesson] => [
+  throttled(feedback.throttle?.waitMs ?? lateThrottleMs),
+  { ...lesson, feedback, headAgoMs: 0 },
+];

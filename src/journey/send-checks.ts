@@ -2,37 +2,26 @@
  * What beside limits decides whether a call may be sent: the breakers of what it concerns, an operator's pause of its upstream, its
  * credential, and whether its grant still holds. The first three are asked before the call enters its lane, and all with each grant.
  *
- * Keeps: a grant under which the call may not be sent goes back, and its lane sleeps meanwhile; a probe is kept over resends,
- * because the open breaker waits for the response of this call, and must not refuse it.
+ * Keeps: a grant under which the call may not be sent goes back, and its lane sleeps meanwhile; a probe is kept over resends, because the
+ * open breaker waits for the response of this call, and must not refuse it; a call uses the quota for which it waited: where a reload has
+ * named a credential of another quota, the call keeps the one that it entered with; nobody is sent with one that is known to have ended.
  */
-import type { AdmissionRequest, Lease, Ticket } from '../admission/ticket.ts';
-import type { Breakers, Probe } from '../breaker/breakers.ts';
+import type { Lease, Ticket } from '../admission/ticket.ts';
+import type { BreakerId, Breakers } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/breaker.policy.ts';
 import type { InjectedField } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
-import type { Credentials } from '../credentials/credentials.ts';
+import type { Controls } from '../control/controls.ts';
+import type { Credentials, CredentialState, CredentialUse } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/dispatcher.ts';
-import { Refusal } from '../errors.ts';
-import type { BucketKey } from '../ids.ts';
+import { credentialFaultWords, Refusal, type CredentialFault } from '../errors.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { CallCredential } from './call-credential.ts';
-import { returnGrant } from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
-
-/** What holds calls to an upstream back before they are sent: an operator's pause. */
-export interface Pauses {
-  /** Nothing is paused, and no bucket has to be opened. */
-  readonly isQuiet: boolean;
-  /** A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here. */
-  used(upstream: string, bucket: BucketKey): Promise<void>;
-  /** How long nobody may be sent to the upstream, milliseconds; 0 = it is not paused. */
-  pausedMs(upstream: string): number;
-}
 
 export interface SendChecksParts {
   readonly breakers: Breakers;
   readonly credentials: Credentials;
-  readonly pauses: Pauses;
+  readonly controls: Pick<Controls, 'used' | 'pausedMs'>;
   readonly telemetry: Pick<Telemetry, 'leaseLost'>;
   /** Those in use: a waiting call is sent with the value that is configured when it leaves. */
   readonly settings: () => Settings;
@@ -44,35 +33,36 @@ export interface Permission {
   readonly credential: InjectedField | null;
 }
 
-const broughtByClient = { kind: 'ready', field: null } as const;
+/** While an upstream is paused, each lane with waiting calls is granted one this often; while a credential is awaited, in such a time. Milliseconds. */
+const askAgainMs = { paused: 1_000, credential: { min: 20, max: 500 } };
 
-/** While an upstream is paused, each lane with waiting calls is granted one this often. Milliseconds. */
-const askAgainMs = 1_000;
+const notProbing: readonly BreakerId[] = [];
 
 export class SendChecks {
   readonly #parts: SendChecksParts;
-  readonly #request: AdmissionRequest;
-  /** `null`: the client brings its own. */
-  readonly #credential: CallCredential | null;
-  #probe: Probe | null = null;
+  readonly #call: Pick<Prepared, 'caller' | 'request' | 'route'>;
+  /** The breakers for which the call finds out. */
+  #probed = notProbing;
+  /** The injected credential that the last sending carried. */
+  #sent: (CredentialUse & { readonly version: number }) | null = null;
+  #wasRefused = false;
+  /** Why there is no credential; `undefined` = there is one. */
+  #missing: CredentialFault | null | undefined = undefined;
 
-  constructor(parts: SendChecksParts, prepared: Prepared) {
+  constructor(parts: SendChecksParts, call: Pick<Prepared, 'caller' | 'request' | 'route'>) {
     this.#parts = parts;
-    this.#request = prepared.request;
-    const { credential } = prepared.route;
-    this.#credential = credential === null ? null : new CallCredential(parts, prepared, credential);
+    this.#call = call;
   }
 
   /** Before the call enters its lane. @throws Refusal where it cannot be sent within its wait */
   async mayEnter(): Promise<void> {
-    const { breakers, pauses } = this.#parts;
-    const { subject, admission, maxWaitMs } = this.#request;
+    const { breakers, controls } = this.#parts;
+    const { subject, admission, maxWaitMs } = this.#call.request;
     const refusal = breakers.openBreakerRefusal(subject);
     if (refusal !== null) throw refusal;
-    this.#credential?.ready(maxWaitMs);
-    if (pauses.isQuiet) return;
-    await pauses.used(subject.upstream, admission.bucket);
-    const pausedMs = pauses.pausedMs(subject.upstream);
+    this.#credential(maxWaitMs);
+    await controls.used(subject.upstream, admission.bucket);
+    const pausedMs = controls.pausedMs(subject.upstream);
     if (pausedMs > maxWaitMs) throw pausedTooLong('wait_too_long', pausedMs);
   }
 
@@ -81,28 +71,30 @@ export class SendChecks {
    * @throws Refusal where there will be none
    */
   async permit(lease: Lease, ticket: Ticket): Promise<Permission | null> {
-    const { breakers, telemetry } = this.#parts;
+    const { breakers, controls, telemetry } = this.#parts;
+    const { subject } = this.#call.request;
+    const later = (cause: 'credential' | 'paused', sleepMs: number): null => {
+      ticket.heldOutside(cause, sleepMs);
+      lease.settle({ kind: 'returned', sleepMs, because: 'backoff' }, null);
+      return null;
+    };
     try {
-      const readiness = this.#credential?.ready(ticket.remainingMs()) ?? broughtByClient;
-      if (readiness.kind === 'pause') {
-        ticket.heldOutside('credential', readiness.sleepMs);
-        return returned(lease, readiness.sleepMs);
-      }
-      const pausedMs = this.#pausedMs(ticket);
-      if (pausedMs > 0) {
-        const sleepMs = Math.min(pausedMs, askAgainMs);
-        ticket.heldOutside('paused', sleepMs);
-        return returned(lease, sleepMs);
-      }
-      if (this.#probe === null && !breakers.areClosed)
-        this.#probe = await breakers.pass(this.#request.subject);
-      if (lease.holds()) return { lease, credential: readiness.field };
+      const remainingMs = ticket.remainingMs();
+      const credential = this.#credential(remainingMs);
+      if ('awaitedMs' in credential) return later('credential', credential.awaitedMs);
+      const pausedMs = controls.pausedMs(subject.upstream);
+      if (pausedMs > remainingMs && pausedMs > 0) throw pausedTooLong('wait_expired', pausedMs);
+      if (pausedMs > 0) return later('paused', Math.min(pausedMs, askAgainMs.paused));
+      if (this.#probed.length === 0) this.#probed = await breakers.pass(subject);
+      if (lease.holds()) return { lease, credential: credential.field };
     } catch (refusal) {
       lease.settle({ kind: 'dropped' }, null);
       throw refusal;
     }
     telemetry.leaseLost('stalled');
-    return returned(lease, 0);
+    // Another replica may hold the lane by now.
+    lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
+    return null;
   }
 
   /**
@@ -110,42 +102,76 @@ export class SendChecks {
    * one is there or on its way.
    */
   async learn(result: AttemptResult): Promise<boolean> {
-    // A probe lasts until an attempt of its call shows whether the upstream still refuses.
-    if (observationOf(result).kind !== 'silent') this.#observe(result);
-    if (result.kind !== 'answered' || this.#credential === null) return false;
-    return this.#credential.isRenewedAfter(result.feedback);
+    this.#observe(result);
+    if (result.kind === 'failed' || this.#sent === null) return false;
+    const { credentials } = this.#parts;
+    const { version } = this.#sent;
+    if (result.feedback.refusesCredential === true) {
+      this.#wasRefused = true;
+      return credentials.refused(this.#sent, version);
+    }
+    if (this.#wasRefused) credentials.accepted(this.#sent, version);
+    return false;
   }
 
-  /** The true reason of a call's failure. */
+  /** The true reason of a call's failure: its wait may have run out while it had no credential. */
   reasonOf(failure: unknown): unknown {
-    return this.#credential === null ? failure : this.#credential.reasonOf(failure);
+    const ranOut =
+      failure instanceof Refusal && (failure.code === 'wait_expired' || failure.code === 'wait_too_long');
+    return ranOut && this.#missing !== undefined ? unavailable(this.#missing) : failure;
   }
 
   /** The call has ended: a probe that has shown nothing is given up. */
   end(): void {
-    if (this.#probe !== null) this.#observe(null);
+    if (this.#probed.length > 0)
+      this.#parts.breakers.observe(this.#call.request.subject, this.#probed, { kind: 'silent' });
   }
 
-  #observe(result: AttemptResult | null): void {
-    const { breakers } = this.#parts;
-    const [probe, observation] = [this.#probe, observationOf(result)];
-    this.#probe = null;
-    if (probe === null && observation.kind !== 'refused' && !breakers.awaitSuccess) return;
-    breakers.observe(this.#request.subject, probe, observation);
+  /** A probe lasts until an attempt of its call shows whether the upstream still refuses. */
+  #observe(result: AttemptResult): void {
+    const observation = observationOf(result);
+    if (observation.kind === 'silent') return;
+    this.#parts.breakers.observe(this.#call.request.subject, this.#probed, observation);
+    this.#probed = notProbing;
   }
 
-  /** What is left of the upstream's pause, milliseconds. @throws Refusal where less is left of the call's wait */
-  #pausedMs(ticket: Ticket): number {
-    const pausedMs = this.#parts.pauses.pausedMs(this.#request.subject.upstream);
-    if (pausedMs > 0 && pausedMs > ticket.remainingMs()) throw pausedTooLong('wait_expired', pausedMs);
-    return pausedMs;
+  /**
+   * The field with which the call would be sent now, of the credential that is configured now, where that still stands for the quota that
+   * the call waited for; `null` = its client brings its own.
+   * @param remainingMs what is left of the call's wait
+   * @throws Refusal `credential_unavailable` when no credential is expected within `remainingMs`
+   */
+  #credential(
+    remainingMs: number,
+  ): { readonly field: InjectedField | null } | { readonly awaitedMs: number } {
+    const { caller, route } = this.#call;
+    if (route.credential === null) return { field: null };
+    const { upstreams, workspaces } = this.#parts.settings();
+    const upstream = upstreams.get(route.upstream.name) ?? route.upstream;
+    const own = workspaces.get(caller.workspace.id)?.credentials.get(upstream.name);
+    const configured = own ?? upstream.credential;
+    const credential = configured?.quota === route.credential.quota ? configured : route.credential;
+    const state: CredentialState = this.#parts.credentials.now({ credential, upstream });
+    if (state.kind === 'unavailable') {
+      this.#missing = state.fault;
+      if (isFinal(state.fault) || state.retryInMs > remainingMs) throw unavailable(state.fault);
+      const { min, max } = askAgainMs.credential;
+      return { awaitedMs: Math.min(Math.max(min, state.retryInMs), max) };
+    }
+    this.#missing = undefined;
+    this.#sent = { credential, upstream, version: state.version };
+    return { field: { field: credential.field, value: state.value } };
   }
 }
 
-function returned(lease: Lease, sleepMs: number): null {
-  returnGrant(lease, sleepMs);
-  return null;
-}
+/** True for a fault that does not pass by waiting. */
+const isFinal = (fault: CredentialFault | null): boolean => fault === 'refused' || fault === 'grant_ended';
+
+const unavailable = (fault: CredentialFault | null): Refusal =>
+  new Refusal('credential_unavailable', {
+    detail: `The credential for this upstream is not available: ${credentialFaultWords[fault ?? 'timeout']}. Nothing was sent.`,
+    ...(isFinal(fault) ? { shouldRetry: false } : {}),
+  });
 
 const pausedTooLong = (code: 'wait_too_long' | 'wait_expired', retryInMs: number): Refusal =>
   new Refusal(code, {

@@ -4,40 +4,44 @@ import fc from 'fast-check';
 import {
   afterRefusal,
   afterSilence,
-  ask,
+  asProbe,
   concernOf,
   firstPauseMs,
   isForgotten,
   maxPauseMs,
   memoryMs,
   observationOf,
-  partsOf,
   probeLifeMs,
   silentPauseMs,
   type Breaker,
 } from '../../src/breaker/breaker.policy.ts';
 import type { Throttle } from '../../src/call.ts';
-import { bucketKey } from '../../src/ids.ts';
 
 const said = { type: 'insufficient_quota', code: null } as const;
 const since = Date.UTC(2026, 5, 1);
-const refusal = { status: 402, said, statedMs: null, at: since, isProbe: false };
-const open = afterRefusal(null, refusal, 0);
+const permanent = (
+  reason: Extract<Throttle, { kind: 'permanent' }>['reason'],
+  waitMs: number | null = null,
+) => ({ kind: 'permanent', reason, waitMs }) as const;
+const refusal = { kind: 'refused', status: 402, said, throttle: permanent('quota'), isProbe: false } as const;
+const at = (ms: number, unixMs = since) => ({ ms, unixMs });
+const open = afterRefusal(null, refusal, at(0));
 
 describe('a breaker', () => {
-  test('opens with the first refusal, and answers with its status until its pause ends', () => {
+  test('opens with the first refusal, and lets one probe through when its pause ends', () => {
     expect(open).toEqual({ kind: 'open', status: 402, said, refusals: 1, since, until: firstPauseMs });
-    expect(ask(open, 0)).toEqual({ kind: 'refused', status: 402, said, retryInMs: firstPauseMs });
-    expect(ask(open, 59_000)).toEqual({ kind: 'refused', status: 402, said, retryInMs: 1_000 });
-    const probing = { kind: 'probing', until: 60_000 + probeLifeMs };
-    expect(ask(open, 60_000)).toMatchObject({ kind: 'probe', next: probing });
+    expect([asProbe(open, 0), asProbe(open, 59_000)]).toEqual([null, null]);
+    const probing = asProbe(open, 60_000) ?? open;
+    expect(probing).toMatchObject({ kind: 'probing', until: 60_000 + probeLifeMs });
+    expect(asProbe(probing, firstPauseMs + 1)).toBeNull();
+    expect(asProbe(probing, firstPauseMs + probeLifeMs)).not.toBeNull();
   });
 
   test('doubles its pause after each refused probe, up to 15 minutes', () => {
     const pauses: number[] = [];
     let breaker: Breaker | null = null;
     for (let n = 0; n < 7; n += 1) {
-      breaker = afterRefusal(breaker, { ...refusal, at: since + n, isProbe: n > 0 }, 0);
+      breaker = afterRefusal(breaker, { ...refusal, isProbe: n > 0 }, at(0, since + n));
       expect(breaker.since).toBe(since);
       pauses.push(breaker.until / 60_000);
     }
@@ -45,14 +49,7 @@ describe('a breaker', () => {
   });
 
   test('ignores refusals of calls that were sent before it opened', () => {
-    expect(afterRefusal(open, refusal, 5_000)).toBe(open);
-  });
-
-  test('lets one probe through, and another one when the first gets no response', () => {
-    const asked = ask(open, firstPauseMs);
-    if (asked.kind !== 'probe') throw new Error('no probe is let through');
-    expect(ask(asked.next, firstPauseMs + 1).kind).toBe('refused');
-    expect(ask(asked.next, firstPauseMs + probeLifeMs).kind).toBe('probe');
+    expect(afterRefusal(open, refusal, at(5_000))).toBe(open);
   });
 
   test('lets another probe through soon after an inconclusive one, without a longer pause', () => {
@@ -61,9 +58,8 @@ describe('a breaker', () => {
   });
 
   test('lets no probe through before the time that the upstream named', () => {
-    const stated = afterRefusal(null, { ...refusal, statedMs: 3_000_000 }, 0);
-    const retryInMs = 3_000_000 - maxPauseMs;
-    expect(ask(stated, maxPauseMs)).toMatchObject({ kind: 'refused', retryInMs });
+    const stated = afterRefusal(null, { ...refusal, throttle: permanent('quota', 3_000_000) }, at(0));
+    expect([stated.until, asProbe(stated, maxPauseMs)]).toEqual([3_000_000, null]);
   });
 
   test('is forgotten an hour after its pause ended', () => {
@@ -83,24 +79,18 @@ describe('a breaker', () => {
         let lastProbe = -Infinity;
         for (const { afterMs, response } of events) {
           now += afterMs;
-          const asked = ask(breaker, now);
-          if (asked.kind === 'refused') {
-            expect(asked.retryInMs).toBeGreaterThan(0);
-            continue;
-          }
+          const probing = asProbe(breaker, now);
+          if (probing === null) continue;
           expect(now - lastProbe).toBeGreaterThan(silentPauseMs - 1_000);
           lastProbe = now;
-          breaker = asked.next;
-          if (response === 'refused') breaker = afterRefusal(breaker, { ...refusal, isProbe: true }, now);
+          breaker = probing;
+          if (response === 'refused') breaker = afterRefusal(breaker, { ...refusal, isProbe: true }, at(now));
           if (response === 'silent') breaker = afterSilence(breaker, now);
         }
       }),
     );
   });
 });
-
-const permanent = (reason: Extract<Throttle, { kind: 'permanent' }>['reason']) =>
-  ({ kind: 'permanent', reason, waitMs: null }) as const;
 
 test.each<[string, Throttle, ReturnType<typeof concernOf>]>([
   ['all calls with the credential, for an exhausted quota', permanent('quota'), 'credential'],
@@ -115,16 +105,6 @@ test.each<[string, Throttle, ReturnType<typeof concernOf>]>([
   ['the bucket, where that is said', { ...permanent('quota'), scope: 'bucket' }, 'bucket'],
 ])('a refusal concerns %s', (_, throttle, concern) => {
   expect(concernOf(throttle)).toBe(concern);
-});
-
-test('a call without a model has no breaker per model', () => {
-  const parts = { upstream: 'u', credential: 'c', bucket: bucketKey('b'), host: 'h', operation: 'POST /a' };
-  const [subject, ofModel] = [
-    { ...parts, model: null },
-    { ...parts, model: 'm' },
-  ];
-  expect([partsOf(subject, 'model'), partsOf(ofModel, 'model')]).toEqual([null, ['m']]);
-  expect([partsOf(subject, 'bucket'), partsOf(subject, 'path')]).toEqual([['b'], ['h', 'POST /a']]);
 });
 
 test.each<[number, Throttle | null, string]>([

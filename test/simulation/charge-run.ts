@@ -7,7 +7,7 @@ import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
-import { lateThrottle } from '../../src/journey/lease-end.ts';
+import { lateThrottle } from '../../src/journey/attempts.ts';
 import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
 import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';
