@@ -13,7 +13,6 @@ import { Socket, isIP, type AddressInfo, type LookupFunction } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
-import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
@@ -33,12 +32,9 @@ export interface AgentParts {
   readonly isOwn?: IsOwn | undefined;
 }
 
-/** A pool of connections. */
-export type Pool = http.Agent;
-
 export interface Agents {
   /** The pool for `scheme://host:port`. */
-  forOrigin(origin: string): Pool;
+  forOrigin(origin: string): http.Agent;
   /** Destroys every connection, busy ones included. */
   close(): void;
 }
@@ -97,18 +93,16 @@ export function createAgents(
 // Addresses
 
 interface Guard {
-  /** True when a connection to this address and port may be made. */
-  readonly allowed: (address: string, port: number) => boolean;
-  readonly resolve: Resolve;
   readonly clock: Clock;
+  readonly resolve: Resolve;
+  /** True when a connection to this address and port may be made. */
+  readonly allowed: IsOwn;
 }
-
-type Connected = (error: Error | null, stream: Duplex) => void;
 
 /** A resolver is never asked about a literal, so literals are checked where connections are made. */
 function guard(pool: http.Agent, by: Guard): void {
   const create = pool.createConnection.bind(pool);
-  pool.createConnection = (options: http.ClientRequestArgs, connected?: Connected) => {
+  pool.createConnection = (options, connected?: (error: Error | null, stream: Duplex) => void) => {
     const port = Number(options.port);
     const literal = (options.host ?? '').replace(/^\[|\]$/g, '');
     if (isIP(literal) === 0 || by.allowed(literal, port)) {
@@ -126,7 +120,10 @@ function guard(pool: http.Agent, by: Guard): void {
 function guardedLookup({ resolve, allowed, clock }: Guard, port: number): LookupFunction {
   return (hostname, options, callback) => {
     const fail = (error: Error): void => callback(error, '', 0);
-    resolveInTime(resolve, hostname, clock).then((addresses) => {
+    const { promise: late, reject } = Promise.withResolvers<never>();
+    const cancel = clock.after(resolveWithinMs, () => reject(new NameError('ETIMEOUT')));
+    const resolved = Promise.race([resolve(hostname), late]).finally(cancel);
+    resolved.then((addresses) => {
       const usable = addresses.filter(({ family }) => !options.family || options.family === family);
       const [first] = usable;
       if (first === undefined) fail(new NameError('ENODATA'));
@@ -135,12 +132,6 @@ function guardedLookup({ resolve, allowed, clock }: Guard, port: number): Lookup
       else callback(null, first.address, first.family);
     }, fail);
   };
-}
-
-function resolveInTime(resolve: Resolve, hostname: string, clock: Clock): Promise<readonly LookupAddress[]> {
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  const cancel = clock.after(resolveWithinMs, () => reject(new NameError('ETIMEOUT')));
-  return Promise.race([resolve(hostname), late]).finally(cancel);
 }
 
 /**
@@ -193,125 +184,36 @@ function readBeforeWriteFails(connection: Socket): void {
 
 /** How long before Node's own timer an unused connection counts as overdue: those that it closes stay in the pool for a moment. Milliseconds. */
 const overdueMarginMs = 100;
-/** Closings of an origin that are remembered, and for how long, milliseconds. */
-const closingsKept = 8;
-const closingMemoryMs = 600_000;
-/** A connection is used for this share of the time after which its origin closes unused ones. */
-const safeShare = 0.75;
-
-/** What a pool does beside what its types list; all are methods of Node's that others replace, too. */
+/** What a pool does beside what its types list: methods of Node's that others replace, too. */
 interface PoolMethods {
   keepSocketAlive(socket: Socket): boolean;
-  reuseSocket(socket: Socket, request: http.ClientRequest): void;
   addRequest(request: http.ClientRequest, options: object): void;
   readonly freeSockets: Record<string, Socket[]>;
 }
-
-/**
- * After how long an origin closes unused connections that said nothing of it (`Keep-Alive: timeout=`). A server with a limit closes at
- * equal ages again and again, one that is stopped at any age, and all at once.
- */
-export class IdleClosings {
-  #seen: readonly { readonly ageMs: number; readonly at: number }[] = [];
-
-  /** The origin closed a connection that was unused for `ageMs`, at a monotonic time. */
-  note(ageMs: number, at: number): void {
-    this.#seen = [...this.#seen, { ageMs, at }].slice(-closingsKept);
-  }
-
-  /** For how long an unused connection may be used, milliseconds; `Infinity` = nothing is known. */
-  usableMs(now: number): number {
-    if (this.#seen.length === 0) return Infinity;
-    const recent = this.#seen.filter(({ at }) => now - at < closingMemoryMs);
-    const repeated = recent.filter((one) =>
-      recent.some(
-        (other) =>
-          Math.abs(other.at - one.at) > 100 && Math.abs(other.ageMs - one.ageMs) <= 0.25 * other.ageMs,
-      ),
-    );
-    return safeShare * Math.min(Infinity, ...repeated.map(({ ageMs }) => ageMs));
-  }
-}
-
-/** A connection that was put back into its pool. Times are monotonic milliseconds. */
-interface Kept {
-  readonly at: number;
-  readonly unusedUntil: number;
-  readonly closings: IdleClosings;
-  /** When its present request took it; `null` = it is unused. */
-  usedAt: number | null;
-  /** Bytes that had been read by then. */
-  readonly bytes: number;
-}
-
-/** Addresses of which it is known when they close unused connections. */
-const maxAddresses = 1_000;
 
 /**
  * Takes connections that have been unused for too long out of a pool before a request can get one.
  *
  * Node closes an unused connection by a timer, and leaves it in its pool until the close is through. A process that was kept from
  * running handles requests before its timers, and before it reads that the upstream has closed a connection meanwhile: a POST was
- * written into such a one, and answered 502, because it must not be written twice. So was one that the upstream closed at this moment.
+ * written into such a one, and answered 502, because it must not be written twice.
  */
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
-  const all = new WeakMap<Socket, Kept>();
-  const byAddress = new LRUCache<string, IdleClosings>({
-    max: maxAddresses,
-    memoMethod: () => new IdleClosings(),
-  });
-  /** No connection is overdue before this time. */
-  let nextCheckAt = 0;
-  const closingsOf = ({ remoteAddress, remotePort }: Socket): IdleClosings =>
-    byAddress.memo(`${remoteAddress} ${remotePort}`);
-  /** The other side closed a connection while it was unused, or before it answered a request that was written into it. */
-  const learnFrom = (socket: Socket): void => {
-    const kept = all.get(socket);
-    all.delete(socket);
-    if (kept === undefined || socket.bytesRead !== kept.bytes) return;
-    const { at, usedAt, unusedUntil, closings } = kept;
-    const now = clock.monotonic();
-    // What is overdue, and what was given up without an error, was closed by this process.
-    const isTheirs = usedAt === null ? now < unusedUntil : socket.errored !== null;
-    if (isTheirs) closings.note((usedAt ?? now) - at, now);
-  };
+  /** Monotonic milliseconds. */
+  const unusedUntil = new WeakMap<Socket, number>();
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
-    if (!keep(socket)) return false;
-    const before = all.get(socket);
-    const closings = before?.closings ?? closingsOf(socket);
-    if (before === undefined) {
-      const onClosed = (): void => learnFrom(socket);
-      socket.once('error', onClosed).once('close', onClosed);
-    }
-    const at = clock.monotonic();
-    const usableMs = Math.min((socket.timeout ?? 0) - overdueMarginMs, closings.usableMs(at));
-    all.set(socket, { at, unusedUntil: at + usableMs, usedAt: null, bytes: socket.bytesRead, closings });
-    nextCheckAt = Math.min(nextCheckAt, at + usableMs);
-    return true;
+    const isKept = keep(socket);
+    unusedUntil.set(socket, clock.monotonic() + (socket.timeout ?? 0) - overdueMarginMs);
+    return isKept;
   };
-  const reuse = pool.reuseSocket.bind(pool);
-  pool.reuseSocket = (socket, request) => {
-    const kept = all.get(socket);
-    if (kept !== undefined) kept.usedAt = clock.monotonic();
-    reuse(socket, request);
-  };
+  const isOverdue = (socket: Socket): boolean => (unusedUntil.get(socket) ?? 0) <= clock.monotonic();
   const add = pool.addRequest.bind(pool);
   pool.addRequest = (request, options) => {
-    const now = clock.monotonic();
-    if (now >= nextCheckAt) {
-      nextCheckAt = now + idleConnectionMs;
-      for (const free of Object.values(pool.freeSockets))
-        for (const socket of free.splice(0)) {
-          const until = all.get(socket)?.unusedUntil ?? 0;
-          if (until <= now) socket.destroy();
-          else {
-            free.push(socket);
-            nextCheckAt = Math.min(nextCheckAt, until);
-          }
-        }
-    }
+    for (const free of Object.values(pool.freeSockets))
+      // The one that is unused for longest comes first.
+      while (free[0] !== undefined && isOverdue(free[0])) free.shift()?.destroy();
     add(request, options);
   };
 }

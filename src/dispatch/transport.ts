@@ -6,27 +6,30 @@
  * with an error, so that a cut body never ends cleanly; a request is written at most once; when an exchange is over, no timer, listener,
  * permit or half-read socket of it is left.
  */
-import type { ClientRequest, IncomingMessage } from 'node:http';
+import type { Agent, ClientRequest, IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
+import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
 import type { UpstreamResponse } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
 import { ShortLived } from '../short-lived.ts';
-import { createProxy, parsedOrigin, type Proxied, type ProxyableRequest } from './proxy-adapter.ts';
+import type { OutgoingFields } from './request-fields.policy.ts';
 import type { SocketPermit } from './socket-permits.ts';
-import {
-  codeOf,
-  faultOf,
-  TransportError,
-  type ExchangePhase,
-  type TransportFault,
-} from './transport-error.ts';
+import { codeOf, faultOf, TransportError, type ExchangePhase } from './transport-error.ts';
 
 /** What is sent, and for how long and under which conditions its exchange goes on. */
-export interface TransportAttempt extends ProxyableRequest {
+export interface TransportAttempt {
+  /** `scheme://host[:port]` of the route. */
+  readonly origin: string;
+  readonly method: string;
+  /** Raw, starting with `/`. */
+  readonly pathAndQuery: string;
+  /** Complete fields, `host` and `content-length` included. */
+  readonly fields: OutgoingFields;
+  readonly agent: Agent;
   readonly body: Buffer | null;
   readonly timeouts: UpstreamTimeouts;
   /** Ends the exchange at once, in every phase, body included. */
@@ -34,23 +37,20 @@ export interface TransportAttempt extends ProxyableRequest {
   /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
   /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
-  readonly line?: ((start: () => void) => SocketPermit) | null;
-  /**
-   * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
-   * later are written later. Must not throw.
-   */
-  readonly onReady?: () => void;
+  readonly line?: (start: () => void) => SocketPermit;
   /** Called once, just before the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
 
 export class Transport {
-  readonly #shared: Shared;
+  readonly #clock: Clock;
+  /** Exchanges that are not over, by their numbers. */
+  readonly #live = new ShortLived<number, Exchange>();
   #started = 0;
   #isClosed = false;
 
   constructor(clock: Clock) {
-    this.#shared = { clock, proxy: createProxy(), live: new ShortLived(), ready: [] };
+    this.#clock = clock;
   }
 
   /**
@@ -60,8 +60,10 @@ export class Transport {
    * @throws TransportError always, and nothing else
    */
   send(attempt: TransportAttempt): Promise<UpstreamResponse> {
-    const exchange = new Exchange(attempt, this.#shared, (this.#started += 1));
-    if (this.#isClosed) exchange.abort();
+    const number = (this.#started += 1);
+    const exchange = new Exchange(attempt, this.#clock, () => this.#live.delete(number));
+    this.#live.set(number, exchange);
+    if (this.#isClosed || attempt.signal.aborted) exchange.abort();
     exchange.begin();
     return exchange.response;
   }
@@ -69,46 +71,26 @@ export class Transport {
   /** Cuts every exchange that is still going on. */
   close(): void {
     this.#isClosed = true;
-    for (const exchange of this.#shared.live.values()) exchange.abort();
+    for (const exchange of this.#live.values()) exchange.abort();
   }
-}
-
-/** What all exchanges of a transport share. */
-interface Shared {
-  readonly clock: Clock;
-  readonly proxy: (proxied: Proxied) => void;
-  /** Exchanges that are not over, by their numbers. */
-  readonly live: ShortLived<number, Exchange>;
-  /** Exchanges whose requests are written at the end of this turn of the event loop. */
-  ready: Exchange[];
 }
 
 /** Interim responses (1xx) taken before an upstream counts as broken. */
 const maxInterimResponses = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1_000;
-
-/** A 408 that came sooner was on its way before the request was. Milliseconds. */
-const goodbyeMs = 1_000;
-
 /** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
 const looksPerIdle = 4;
-
 /** A longer body is written in parts of this many bytes, each in a turn of the event loop of its own. */
 const partBytes = 131_072;
 
-class Exchange implements Proxied {
-  /** Resolves at the response's head, rejects with a {@link TransportError}. */
-  readonly response: Promise<UpstreamResponse>;
+class Exchange {
   readonly attempt: TransportAttempt;
-  readonly #resolve: (response: UpstreamResponse) => void;
-  readonly #reject: (error: TransportError) => void;
-  readonly #shared: Shared;
-  readonly #number: number;
+  readonly #outcome = Promise.withResolvers<UpstreamResponse>();
+  readonly #clock: Clock;
+  readonly #onOver: () => void;
   readonly #totalEndsAt: number;
   #stageEndsAt = 0;
-  /** `null`: no timer is set. */
-  #ringsAt: number | null = null;
   #cancelTimer: CancelTimer = () => {};
   #phase: ExchangePhase | 'over' = 'connect';
   #permit: SocketPermit | null = null;
@@ -121,32 +103,32 @@ class Exchange implements Proxied {
   /** Bytes that had come over the connection when it was last looked at. */
   #bytesSeen = 0;
 
-  constructor(attempt: TransportAttempt, shared: Shared, number: number) {
-    const { promise, resolve, reject } = Promise.withResolvers<UpstreamResponse>();
-    this.response = promise;
-    this.#resolve = resolve;
-    this.#reject = reject;
+  constructor(attempt: TransportAttempt, clock: Clock, onOver: () => void) {
     this.attempt = attempt;
-    this.#shared = shared;
-    this.#number = number;
-    this.#totalEndsAt = shared.clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
+    this.#clock = clock;
+    this.#onOver = onOver;
+    this.#totalEndsAt = clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
     this.#limit('connectMs');
-    shared.live.set(number, this);
-    if (attempt.signal.aborted) this.abort();
-    else attempt.signal.addEventListener('abort', this);
+    attempt.signal.addEventListener('abort', this);
+  }
+
+  /** Resolves at the response's head, rejects with a {@link TransportError}. */
+  get response(): Promise<UpstreamResponse> {
+    return this.#outcome.promise;
+  }
+
+  /** True when nobody waits for it any more: no connection is opened for it then. */
+  get isOver(): boolean {
+    return this.#phase === 'over';
   }
 
   /** Waits for its permit, then goes through the proxy. */
   begin(): void {
     if (this.isOver) return;
-    const go = (): void => this.#shared.proxy(this);
+    const go = (): void => sendThroughProxy(this);
     this.#permit = this.attempt.line?.(go) ?? null;
     if (this.#permit === null) go();
     if (this.isOver) this.#permit?.end();
-  }
-
-  get isOver(): boolean {
-    return this.#phase === 'over';
   }
 
   /** The abort signal fired; as a listener object, which saves a closure per call. */
@@ -155,71 +137,50 @@ class Exchange implements Proxied {
   }
 
   abort(): void {
-    this.#fail('aborted', null);
+    this.#fail('aborted');
   }
 
+  /** It has a socket, which may still be connecting; nothing is written to it yet. */
   onRequest(request: ClientRequest): void {
-    if (this.isOver) {
+    const { socket } = request;
+    if (this.isOver || socket === null) {
       request.destroy();
       return;
     }
-    const { socket } = request;
-    if (socket === null) return;
     this.#request = request;
     this.#socket = socket;
     this.#reusedSocket = request.reusedSocket || !socket.connecting;
     this.#bytesSeen = socket.bytesRead;
     request.on('information', () => {
-      if (++this.#interimResponses > maxInterimResponses) this.#fail('invalid', null);
+      if (++this.#interimResponses > maxInterimResponses) this.#fail('invalid');
     });
     request.on('upgrade', (_response, upgraded) => {
       upgraded.destroy();
-      this.#fail('invalid', null);
+      this.#fail('invalid');
     });
     // Neither an unasked 101 nor a destroyed request ends in an error event; `close` always comes.
     request.on('close', () => {
-      if (this.#phase === 'connect' || this.#phase === 'sent') this.#fail(faultOf(null, this.#phase), null);
+      if (this.#phase === 'connect' || this.#phase === 'sent') this.onError(null);
     });
-    if (this.#reusedSocket) this.#onConnected();
-    else {
-      const connected = socket instanceof TLSSocket ? 'secureConnect' : 'connect';
-      socket.once(connected, () => this.#onConnected());
-    }
-  }
-
-  #onConnected(): void {
-    const { hold = null } = this.attempt;
-    if (hold === null) this.#onReady();
-    else void hold.then(() => this.#onReady());
-  }
-
-  /**
-   * The requests of one turn of the event loop are written one right after the other, at its end: each write to an upstream that sleeps
-   * wakes it up, which costs more than the write, and of writes that follow each other only the first one does.
-   */
-  #onReady(): void {
-    if (this.#phase !== 'connect') return;
-    this.attempt.onReady?.();
-    const shared = this.#shared;
-    if (shared.ready.push(this) > 1) return;
-    setImmediate(() => {
-      const { ready } = shared;
-      shared.ready = [];
-      for (const exchange of ready) exchange.#write();
-    });
+    const onConnected = (): void => {
+      const { hold = null } = this.attempt;
+      if (hold === null) this.#write();
+      else void hold.then(() => this.#write());
+    };
+    if (this.#reusedSocket) onConnected();
+    else socket.once(socket instanceof TLSSocket ? 'secureConnect' : 'connect', onConnected);
   }
 
   /** Head and body leave in one call, so that those of a small request leave in one packet. */
   #write(): void {
-    const { attempt } = this;
+    const { body, onSent } = this.attempt;
     if (this.#phase !== 'connect') return;
     this.#phase = 'sent';
     this.#limit('headMs');
-    attempt.onSent?.();
+    onSent?.();
     try {
-      if (attempt.body === null || attempt.body.length === 0) this.#request?.end();
-      else if (attempt.body.length <= partBytes) this.#request?.end(attempt.body);
-      else this.#writeFrom(attempt.body, 0);
+      if (body === null) this.#request?.end();
+      else this.#writeFrom(body, 0);
     } catch (error) {
       this.onError(error);
     }
@@ -230,9 +191,9 @@ class Exchange implements Proxied {
     const request = this.#request;
     const isRefused = this.#phase === 'body' && (this.#body?.statusCode ?? 0) >= 400;
     if (request === null || this.isOver || isRefused) return;
-    const part = body.subarray(from, from + partBytes);
-    if (from + part.length === body.length) request.end(part);
-    else request.write(part, () => setImmediate(() => this.#writeFrom(body, from + part.length)));
+    const to = from + partBytes;
+    if (to >= body.length) request.end(body.subarray(from));
+    else request.write(body.subarray(from, to), () => setImmediate(() => this.#writeFrom(body, to)));
   }
 
   onResponse(response: IncomingMessage): void {
@@ -243,15 +204,9 @@ class Exchange implements Proxied {
     }
     const status = response.statusCode ?? 0;
     // A response to nothing: pushed on a kept connection while the request was held back. It is somebody else's.
-    if (this.#phase === 'connect' || this.#isGoodbye(status, response)) {
-      this.#phase = 'connect';
-      this.onError(null);
-      return;
-    }
-    if (status < 200 || status > 599 || response.rawHeaders.length >= maxFields * 2) {
-      this.#fail('invalid', null);
-      return;
-    }
+    if (this.#phase === 'connect') return this.onError(null);
+    if (status < 200 || status > 599 || response.rawHeaders.length >= maxFields * 2)
+      return this.#fail('invalid');
     this.#phase = 'body';
     this.#body = response;
     const over = (): void => {
@@ -264,53 +219,35 @@ class Exchange implements Proxied {
     this.#limit('idleMs');
     const bodyless = this.attempt.method === 'HEAD' || status === 204 || status === 304;
     if (bodyless) response.resume();
-    this.#resolve({
+    this.#outcome.resolve({
       head: { status, rawFields: response.rawHeaders },
       body: bodyless ? Readable.from([]) : response,
     });
   }
 
-  /**
-   * An upstream that gives up a connection on which no request came may say so with a 408, and the next request crosses it: it has read
-   * nothing of that (RFC 9110 §15.5.9). A 408 that took longer may be the end of a call that ran.
-   */
-  #isGoodbye(status: number, { headers }: IncomingMessage): boolean {
-    const leftMs = this.#stageEndsAt - this.#shared.clock.monotonic();
-    const isAtOnce = this.attempt.timeouts.headMs - leftMs < goodbyeMs;
-    return status === 408 && headers.connection === 'close' && this.#reusedSocket && isAtOnce;
-  }
-
+  /** Node or the proxy reported an error, perhaps more than once. */
   onError(error: unknown): void {
-    if (this.#phase === 'over') return;
     // Bytes after a complete message are not part of it; Node has closed the connection that they came on.
-    if (this.#body?.complete === true) return;
+    if (this.#phase === 'over' || this.#body?.complete === true) return;
     this.#fail(faultOf(error, this.#phase), codeOf(error));
   }
 
   /** The limit of the next stage counts from now: of connecting, of the response's head, of silence within the body. */
   #limit(stage: 'connectMs' | 'headMs' | 'idleMs'): void {
-    this.#stageEndsAt = this.#shared.clock.monotonic() + this.attempt.timeouts[stage];
+    this.#stageEndsAt = this.#clock.monotonic() + this.attempt.timeouts[stage];
     this.#setTimer();
   }
 
   #setTimer(): void {
-    const { clock } = this.#shared;
-    const now = clock.monotonic();
-    const lookAt = this.#phase === 'body' ? now + this.attempt.timeouts.idleMs / looksPerIdle : Infinity;
-    const at = Math.max(now + 1, Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt));
-    // One that rings earlier sets the next.
-    if (this.#ringsAt !== null && this.#ringsAt <= at) return;
     this.#cancelTimer();
-    this.#ringsAt = at;
-    this.#cancelTimer = clock.after(at - now, () => this.#onTimer());
-  }
-
-  #onTimer(): void {
-    this.#ringsAt = null;
-    const now = this.#shared.clock.monotonic();
-    if (this.#phase === 'body' && this.#hasMoved()) this.#stageEndsAt = now + this.attempt.timeouts.idleMs;
-    if (now >= Math.min(this.#stageEndsAt, this.#totalEndsAt)) this.#fail('timeout', null);
-    else this.#setTimer();
+    const isBody = this.#phase === 'body';
+    const { idleMs } = this.attempt.timeouts;
+    const leftMs = Math.min(this.#stageEndsAt, this.#totalEndsAt) - this.#clock.monotonic();
+    if (leftMs <= 0) return this.#fail('timeout');
+    this.#cancelTimer = this.#clock.after(Math.min(leftMs, isBody ? idleMs / looksPerIdle : leftMs), () => {
+      if (isBody && this.#hasMoved()) this.#stageEndsAt = this.#clock.monotonic() + idleMs;
+      this.#setTimer();
+    });
   }
 
   /**
@@ -324,7 +261,7 @@ class Exchange implements Proxied {
     return moved;
   }
 
-  #fail(kind: TransportFault, code: string | null): void {
+  #fail(kind: TransportError['kind'], code: string | null = null): void {
     const phase = this.#phase;
     if (phase === 'over') return;
     // Before the head is there, any byte is one of the response.
@@ -335,8 +272,7 @@ class Exchange implements Proxied {
     const error = new TransportError({ kind, phase, neverSent, reusedSocket, stale, code });
     this.#over();
     if (this.#body === null) {
-      if (stale) dropIdle(this.attempt);
-      this.#reject(error);
+      this.#outcome.reject(error);
       this.#request?.destroy();
     } else {
       this.#body.destroy(error);
@@ -345,20 +281,82 @@ class Exchange implements Proxied {
   }
 
   #over(): void {
-    if (this.#phase === 'over') return;
+    if (this.isOver) return;
     this.#phase = 'over';
     this.#cancelTimer();
     this.attempt.signal.removeEventListener('abort', this);
     this.#permit?.end();
-    this.#shared.live.delete(this.#number);
+    this.#onOver();
   }
 }
 
-/** Closes the idle connections of an origin: whatever closed one of them has probably closed the others as well. */
-function dropIdle({ agent, origin }: TransportAttempt): void {
-  const { hostname, port } = parsedOrigin(origin);
-  for (const [key, sockets] of Object.entries(agent.freeSockets)) {
-    if (!key.startsWith(`${hostname}:${port}:`)) continue;
-    for (const socket of sockets ?? []) socket.destroy();
+// The one use of http-proxy-middleware. The proxy sees a throw-away description of the request instead of the client's, and a response
+// that has ended already; it may neither choose fields, follow redirects, answer errors, write a body nor set timers. So dropping an
+// attempt cannot destroy what is the client's, and attempts leave no listeners on it.
+
+/** The members of a request that the proxy uses (checked by test/wire). */
+class RequestOfProxy {
+  readonly httpVersion = '1.1';
+  readonly httpVersionMajor = 1;
+  /** The proxy turns a reset into another event when the client's socket is gone; here a reset is a reset. */
+  readonly socket = { writable: true };
+  readonly method: string;
+  readonly headers: OutgoingFields;
+  readonly exchange: Exchange;
+  /** Empty until the proxy has chosen the target: its path filter parses anything else. Then the raw path and query. */
+  url = '';
+
+  constructor(exchange: Exchange) {
+    this.exchange = exchange;
+    this.method = exchange.attempt.method;
+    this.headers = exchange.attempt.fields;
   }
+
+  on(): void {}
+}
+
+type Asked = RequestOfProxy & IncomingMessage;
+
+/** The proxy adds no listener to the upstream's response for a response that has ended. */
+const ended = Object.freeze({ headersSent: true, finished: true, writableFinished: true, on() {} });
+/** Whoever sends the request writes its body. */
+const noBody = Object.freeze({ pipe() {} });
+
+const proxyOptions: Options<Asked> = {
+  // The default plugins answer errors with host and URL, and log every response.
+  ejectPlugins: true,
+  // Every request passes. A filter that is a function parses no path while the request's is empty.
+  pathFilter: () => true,
+  selfHandleResponse: true,
+  followRedirects: false,
+  xfwd: false,
+  plugins: [
+    (server) => {
+      // The router runs a few turns of the event loop earlier; an attempt that was aborted since then opens no connection.
+      server.on('start', ({ exchange }) => {
+        if (exchange.isOver) throw new Error('the attempt is over');
+      });
+      server.on('proxyReq', (outgoing, { exchange }) => exchange.onRequest(outgoing));
+      server.on('proxyRes', (response, { exchange }) => exchange.onResponse(response));
+      server.on('error', (error, request) => request?.exchange.onError(error));
+    },
+  ],
+  router(request, _response, options) {
+    const { agent, pathAndQuery, origin } = request.exchange.attempt;
+    options.agent = agent;
+    options.buffer = noBody as unknown as Readable;
+    request.url = pathAndQuery;
+    const { protocol, hostname, port } = new URL(origin);
+    // An IPv6 address goes without brackets.
+    const host = hostname.replace(/^\[|\]$/g, '');
+    return { protocol, host, hostname: host, port: port || (protocol === 'https:' ? '443' : '80') };
+  },
+};
+const proxy = createProxyMiddleware<Asked>(proxyOptions);
+
+function sendThroughProxy(exchange: Exchange): void {
+  // What fails before there is a request is passed to the proxy's `next`.
+  const onError = (error: unknown): void => exchange.onError(error);
+  const asked = new RequestOfProxy(exchange) as Asked;
+  proxy(asked, ended as unknown as ServerResponse, onError).catch(onError);
 }

@@ -208,8 +208,6 @@ function sendTo(upstream: CountingUpstream, sending: Sending, clock: FakeClock) 
     callClass: description.callClass,
     method: call.method,
     pathAndQuery: route.pathAndQuery,
-    sentAt: clock.monotonic(),
-    onReady: () => {},
   };
   const [serviceMs, tokens, asked] = [number('x-service-ms'), number('x-tokens'), number('x-tokens-asked')];
   const send = (): Promise<UpstreamResponse> => upstream.take({ serviceMs, tokens, asked });

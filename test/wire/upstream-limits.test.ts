@@ -182,10 +182,9 @@ describe('a kept connection that the upstream closes under the next request', ()
       socket.write(partial, () => setTimeout(() => socket.resetAndDestroy(), partial === '' ? 0 : 5));
     };
 
-  test('makes the call fail as stale, written once, and closes its idle neighbours, too', async () => {
+  test('makes the call fail as stale, written once', async () => {
     const opened = await world(fickle());
-    const bodies = await Promise.all([opened.send(), opened.send(), opened.send()]);
-    await Promise.all(bodies.map(({ body }) => text(body)));
+    await text((await opened.send()).body);
     await pulse();
     let sent = 0;
     const stale = { kind: 'reset', phase: 'sent', neverSent: false, reusedSocket: true, stale: true };
@@ -193,7 +192,7 @@ describe('a kept connection that the upstream closes under the next request', ()
     expect(await failure(again)).toMatchObject(stale);
     expect([sent, received(opened).match(/\/again/g)?.length]).toEqual([1, 1]);
     expect(await text((await opened.send()).body)).toBe('ok');
-    expect(opened.upstream.connections).toHaveLength(4);
+    expect(opened.upstream.connections).toHaveLength(2);
   });
 
   test.each([

@@ -15,14 +15,7 @@ function sendTo(
   changes: Partial<TransportAttempt> = {},
   transport: Pick<Transport, 'send'> = opened.transport,
 ): Promise<AttemptResult> {
-  const sentAt = systemClock.monotonic();
-  const request = {
-    kind: 'generic',
-    dialect: null,
-    callClass: 'default',
-    sentAt,
-    onReady: () => {},
-  } as const;
+  const request = { kind: 'generic', dialect: null, callClass: 'default' } as const;
   return attempt(transport, { ...opened.attempt(changes), ...request }, systemClock);
 }
 
