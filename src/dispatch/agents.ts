@@ -13,6 +13,7 @@ import { Socket, isIP, type AddressInfo, type LookupFunction } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
+import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
@@ -184,11 +185,50 @@ function readBeforeWriteFails(connection: Socket): void {
 
 /** How long before Node's own timer an unused connection counts as overdue: those that it closes stay in the pool for a moment. Milliseconds. */
 const overdueMarginMs = 100;
+/** Closings of an origin that are remembered, and for how long, milliseconds. */
+const closingsKept = 8;
+const closingMemoryMs = 600_000;
+/** A connection is used for this share of the time after which its origin closes unused ones. */
+const safeShare = 0.75;
+
 /** What a pool does beside what its types list: methods of Node's that others replace, too. */
 interface PoolMethods {
   keepSocketAlive(socket: Socket): boolean;
+  reuseSocket(socket: Socket, request: http.ClientRequest): void;
   addRequest(request: http.ClientRequest, options: object): void;
   readonly freeSockets: Record<string, Socket[]>;
+}
+
+/**
+ * After how long an origin closes unused connections that said nothing of it (`Keep-Alive: timeout=`). A server with a limit closes at
+ * equal ages again and again, one that is stopped at any age, and all at once.
+ */
+export class IdleClosings {
+  #seen: readonly { readonly ageMs: number; readonly at: number }[] = [];
+
+  /** The origin closed a connection that was unused for `ageMs`, at a monotonic time. */
+  note(ageMs: number, at: number): void {
+    this.#seen = [...this.#seen, { ageMs, at }].slice(-closingsKept);
+  }
+
+  /** For how long an unused connection may be used, milliseconds; `Infinity` = nothing is known. */
+  usableMs(now: number): number {
+    const recent = this.#seen.filter(({ at }) => now - at < closingMemoryMs);
+    const isLike = (one: { ageMs: number; at: number }, other: { ageMs: number; at: number }): boolean =>
+      Math.abs(other.at - one.at) > 100 && Math.abs(other.ageMs - one.ageMs) <= 0.25 * other.ageMs;
+    const repeated = recent.filter((one) => recent.some((other) => isLike(one, other)));
+    return safeShare * Math.min(Infinity, ...repeated.map(({ ageMs }) => ageMs));
+  }
+}
+
+/** A connection that was put back into its pool. Times are monotonic milliseconds. */
+interface Kept {
+  readonly at: number;
+  readonly closings: IdleClosings;
+  /** Bytes that had been read by then. */
+  readonly bytes: number;
+  /** When its present request took it; `null` = it is unused. */
+  usedAt: number | null;
 }
 
 /**
@@ -196,19 +236,43 @@ interface PoolMethods {
  *
  * Node closes an unused connection by a timer, and leaves it in its pool until the close is through. A process that was kept from
  * running handles requests before its timers, and before it reads that the upstream has closed a connection meanwhile: a POST was
- * written into such a one, and answered 502, because it must not be written twice.
+ * written into such a one, and answered 502, because it must not be written twice. So was one that the upstream closed at this moment.
  */
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
-  /** Monotonic milliseconds. */
-  const unusedUntil = new WeakMap<Socket, number>();
+  const all = new WeakMap<Socket, Kept>();
+  const closings = new LRUCache<string, IdleClosings>({ max: 1_000, memoMethod: () => new IdleClosings() });
+  const isOverdue = (socket: Socket): boolean => {
+    const kept = all.get(socket);
+    const now = clock.monotonic();
+    const byNode = (socket.timeout ?? 0) - overdueMarginMs;
+    return kept === undefined || now - kept.at >= Math.min(byNode, kept.closings.usableMs(now));
+  };
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
-    const isKept = keep(socket);
-    unusedUntil.set(socket, clock.monotonic() + (socket.timeout ?? 0) - overdueMarginMs);
-    return isKept;
+    if (!keep(socket)) return false;
+    /** The other side closed it while it was unused, or before it answered a request that was written into it. */
+    const learn = (): void => {
+      const kept = all.get(socket);
+      if (kept === undefined || socket.bytesRead !== kept.bytes) return;
+      const now = clock.monotonic();
+      // What is overdue, and what was given up without an error, was closed by this process.
+      const isTheirs = kept.usedAt === null ? !isOverdue(socket) : socket.errored !== null;
+      all.delete(socket);
+      if (isTheirs) kept.closings.note((kept.usedAt ?? now) - kept.at, now);
+    };
+    if (!all.has(socket)) socket.once('error', learn).once('close', learn);
+    const { remoteAddress, remotePort, bytesRead: bytes } = socket;
+    const ofOrigin = all.get(socket)?.closings ?? closings.memo(`${remoteAddress} ${remotePort}`);
+    all.set(socket, { at: clock.monotonic(), closings: ofOrigin, bytes, usedAt: null });
+    return true;
   };
-  const isOverdue = (socket: Socket): boolean => (unusedUntil.get(socket) ?? 0) <= clock.monotonic();
+  const reuse = pool.reuseSocket.bind(pool);
+  pool.reuseSocket = (socket, request) => {
+    const kept = all.get(socket);
+    if (kept !== undefined) kept.usedAt = clock.monotonic();
+    reuse(socket, request);
+  };
   const add = pool.addRequest.bind(pool);
   pool.addRequest = (request, options) => {
     for (const free of Object.values(pool.freeSockets))
