@@ -14,13 +14,10 @@ import { isBackground } from './ids.ts';
 import { noCeilings } from './observation/pressure.ts';
 import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { Pipeline } from './pipeline.ts';
-import { createRuntime, nextRuntime, type Runtime } from './runtime.ts';
-import { createSlices, type Slices } from './slices.ts';
+import { createRuntime, type Runtime } from './runtime.ts';
 
 export interface GatewayOptions extends PartsOptions {
   readonly settings: Settings;
-  /** Replaces the slices in which a reload does its work. */
-  readonly slices?: Slices;
 }
 
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
@@ -30,19 +27,16 @@ export class Gateway {
   /** What an operator may do about an upstream: pause it, resume it, reopen it. */
   readonly controls: Controls;
   readonly #options: GatewayOptions;
-  readonly #slices: Slices;
   /** What calls flow through. */
   readonly parts: Parts;
   readonly #pipeline: Pipeline;
   #runtime: Runtime;
-  #lastReload: Promise<void> = Promise.resolve();
   #cancelRecheck = (): void => {};
 
   constructor(options: GatewayOptions) {
-    const { settings, clock, telemetry, slices = createSlices(clock) } = options;
+    const { settings, clock, telemetry } = options;
     const runtime = (): Runtime => this.#runtime;
     this.#options = options;
-    this.#slices = slices;
     this.#runtime = createRuntime(settings, options);
     this.parts = createParts(options, runtime);
     this.#pipeline = new Pipeline({ ...this.parts, clock, telemetry, runtime });
@@ -66,21 +60,9 @@ export class Gateway {
     return this.#runtime.credentialFields;
   }
 
-  /**
-   * Takes over new settings; waiting calls whose key is gone are refused. Work on very many workspaces is done in slices,
-   * while calls go on under the old settings; the change itself is seen by all calls at once. Resolves when it is made.
-   * Several changes are made one after the other.
-   */
-  reload(settings: Settings): Promise<void> {
-    const reload = this.#lastReload.then(() => this.#reload(settings));
-    // A change that failed is reported to the one that asked for it, and does not keep the next one from being made.
-    this.#lastReload = reload.catch(() => {});
-    return reload;
-  }
-
-  async #reload(next: Settings): Promise<void> {
-    const options = { former: this.#runtime, agents: this.#options, slices: this.#slices };
-    const runtime = await nextRuntime(next, options);
+  /** Takes over new settings, which all calls see at once; waiting calls whose key is gone are refused. */
+  reload(next: Settings): void {
+    const runtime = createRuntime(next, this.#options, this.#runtime.egress.pools);
     const { credentials, admission, repeats } = this.parts;
     this.#runtime = runtime;
     credentials.reload(next.upstreams, runtime.sources);

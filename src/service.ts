@@ -19,15 +19,12 @@ import type { LoadWatch } from './ingress/overload.ts';
 import { heartbeat } from './observation/event-stream.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservedService } from './observation/observation.ts';
-import type { Slices } from './slices.ts';
 import type { ProcessPressure } from './telemetry/events.ts';
 import type { RunningTelemetry } from './telemetry/telemetry.ts';
 
 export interface ServiceParts extends ObservedService {
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
-  /** Replaces the slices in which a reload does its work. */
-  readonly slices?: Slices;
   /** Looks at the load of the process, so that calls are shed for it. */
   readonly load?: LoadWatch;
 }
@@ -44,8 +41,8 @@ export interface Service {
   readonly adminAddress: AddressInfo;
   readonly gateway: Gateway;
   readonly telemetry: RunningTelemetry;
-  /** Takes over new settings, but for those that only a restart can change; resolves when calls see them. */
-  reload(settings: Settings): Promise<void>;
+  /** Takes over new settings, but for those that only a restart can change; calls see them at once. */
+  reload(settings: Settings): void;
   /** Ends without losing a response. Resolves with the number of connections that were cut. */
   drain(options?: DrainRequest): Promise<number>;
   /** Ends at once. */
@@ -109,9 +106,9 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     ...listening,
     gateway,
     telemetry,
-    async reload(next) {
+    reload(next) {
       const usable = withStartedValues(settings, next);
-      await gateway.reload(usable);
+      gateway.reload(usable);
       observation.reload(usable);
     },
     async drain({ signal, isAlone = false } = {}) {

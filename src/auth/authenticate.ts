@@ -8,7 +8,7 @@
  */
 import type { Caller } from '../call.ts';
 import { Refusal } from '../errors.ts';
-import type { Settings, WorkspaceSettings } from '../config/settings.ts';
+import type { Settings } from '../config/settings.ts';
 import { apiKeyPrefix, basicText, showsApiKey } from './api-key.policy.ts';
 import type { Keyring } from './keyring.ts';
 
@@ -16,16 +16,16 @@ const maxKeyBytes = 256;
 /** RFC 6750 §2.1 `b64token`. */
 const keyForm = /^[A-Za-z0-9._~+/-]+=*$/;
 
-/** Lower-case names of the fields in which the upstreams' own credentials are sent: an SDK may put its API key there. */
-export function injectedForAll(upstreams: Settings['upstreams']): Set<string> {
+/** Lower-case names of the fields in which credentials are sent to upstreams: an SDK may put its API key there. */
+export function injectedFields({
+  upstreams,
+  workspaces,
+}: Pick<Settings, 'upstreams' | 'workspaces'>): ReadonlySet<string> {
   const fields = new Set<string>();
   for (const { credential } of upstreams.values()) if (credential !== null) fields.add(credential.field);
+  for (const { credentials } of workspaces.values())
+    for (const { field } of credentials.values()) fields.add(field);
   return fields;
-}
-
-/** Adds the names of the fields in which a workspace's own credentials are sent. */
-export function addInjected(fields: Set<string>, { credentials }: WorkspaceSettings): void {
-  for (const { field } of credentials.values()) fields.add(field);
 }
 
 /**
@@ -95,75 +95,46 @@ function identityFields(
   return found;
 }
 
-interface Candidate {
-  readonly field: string;
-  readonly key: string;
-}
-
 /**
  * Keys that the call offers, the one that counts first.
  * @param isInjected some upstream's credential is sent in `Authorization`, so that SDKs write the key there as they write that one
  */
-function candidatesOf(identity: ReadonlyMap<string, string>, isInjected: boolean): readonly Candidate[] {
-  const candidates: Candidate[] = [];
-  const own = identity.get('sluice-key');
-  if (own !== undefined) candidates.push({ field: 'sluice-key', key: own });
-  for (const [field, value] of identity) {
-    if (field === 'sluice-key' || field === 'authorization' || !value.startsWith(apiKeyPrefix)) continue;
-    candidates.push({ field, key: value });
-  }
-  const authorization = identity.get('authorization') ?? '';
-  const key = keyOfScheme(authorization);
-  if (key !== null) candidates.push({ field: 'authorization', key });
-  else if (isInjected) {
-    for (const written of keysOfOtherForms(authorization)) {
-      candidates.push({ field: 'authorization', key: written });
-    }
-  }
-  return candidates;
+function candidatesOf(identity: ReadonlyMap<string, string>, isInjected: boolean) {
+  const { 'sluice-key': own, authorization = '', ...others } = Object.fromEntries(identity);
+  return [
+    ...(own === undefined ? [] : [{ field: 'sluice-key', key: own }]),
+    ...Object.entries(others)
+      .filter(([, value]) => value.startsWith(apiKeyPrefix))
+      .map(([field, value]) => ({ field, key: value })),
+    ...keysIn(authorization, isInjected).map((key) => ({ field: 'authorization', key })),
+  ];
 }
 
 /**
- * What stands behind `Bearer`. Behind another scheme a key of ours only, because SDKs put their key behind the upstream's own scheme:
- * `token` (octokit), `Bot` (discord.js).
+ * The keys in `Authorization`: what stands behind `Bearer`, and a key of ours behind another scheme, because SDKs put their key behind
+ * the upstream's own: `token` (octokit), `Bot` (discord.js). Where SDKs write the upstream's credential, also a key of ours without a
+ * scheme (Linear), or as password (Twilio, Mailchimp) or user (Stripe, `curl -u`) of `Basic`.
  */
-function keyOfScheme(value: string): string | null {
-  const [, scheme = '', key = ''] = /^([a-z][\w-]*) ([^ ].*)$/i.exec(value) ?? [];
-  if (key === '' || /^basic$/i.test(scheme)) return null;
-  return /^bearer$/i.test(scheme) || key.startsWith(apiKeyPrefix) ? key : null;
-}
-
-/** A key of ours without a scheme (Linear), or as password (Twilio, Mailchimp) or user (Stripe, `curl -u`) of `Basic`. */
-function keysOfOtherForms(value: string): readonly string[] {
-  if (value.startsWith(apiKeyPrefix)) return [value];
-  const text = basicText(value) ?? '';
-  const colon = text.indexOf(':');
-  const parts = colon < 0 ? [] : [text.slice(colon + 1), text.slice(0, colon)];
-  return parts.filter((part) => part.startsWith(apiKeyPrefix));
+function keysIn(authorization: string, isInjected: boolean): readonly string[] {
+  const isOurs = (text: string): boolean => text.startsWith(apiKeyPrefix);
+  const [, scheme = '', key = ''] = /^([a-z][\w-]*) ([^ ].*)$/i.exec(authorization) ?? [];
+  if (/^bearer$/i.test(scheme) || (isOurs(key) && !/^basic$/i.test(scheme))) return [key];
+  if (!isInjected) return [];
+  const [, user = '', password = ''] = /^([^:]*):(.*)$/s.exec(basicText(authorization) ?? '') ?? [];
+  return [authorization, password, user].filter(isOurs);
 }
 
 /** Names of all fields in which the key, or anything of a key's shape, can be read. */
 function fieldsThatShow(key: string, rawFields: readonly string[], keyField: string): readonly string[] {
-  let fields = usualFields(keyField);
+  const fields = new Set([keyField, 'sluice-key']);
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const written = rawFields[at + 1] ?? '';
     const value = basicText(written) ?? written;
     // A key of another form may be short: only whole values are compared then.
     const shows = key.startsWith(apiKeyPrefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
-    if (!shows && !showsApiKey(written)) continue;
-    const field = (rawFields[at] ?? '').toLowerCase();
-    if (!fields.includes(field)) fields = [...fields, field];
+    if (shows || showsApiKey(written)) fields.add((rawFields[at] ?? '').toLowerCase());
   }
-  return fields;
-}
-
-/** Lists of the field that a key came in and of our own: as many as there are fields for keys in the configuration. */
-const usualByField = new Map<string, readonly string[]>();
-
-function usualFields(keyField: string): readonly string[] {
-  let fields = usualByField.get(keyField);
-  if (fields === undefined) usualByField.set(keyField, (fields = [...new Set([keyField, 'sluice-key'])]));
-  return fields;
+  return [...fields];
 }
 
 /** A target is percent-encoded once for the upstream and a second time as our parameter; one further layer is a margin. */

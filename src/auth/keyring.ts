@@ -5,7 +5,7 @@
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../clock.ts';
-import type { WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
+import type { Settings, WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
 
 /** A valid key: whose it is. All calls with one key share it. */
 export interface KeyMatch {
@@ -26,17 +26,15 @@ interface Entry {
 /** Compared with when no entry has the digest, so that a miss does the same work. */
 const nobody = Buffer.alloc(32);
 
-/** The keys of a runtime's workspaces. A reload fills a new index while the old one is in use. */
-export class KeyIndex {
-  /** By digest, hexadecimal. */
-  readonly entries = new Map<string, Entry>();
+/** The keys of all workspaces, by digest, hexadecimal. A reload makes a new index while the old one is in use. */
+export type KeyIndex = ReadonlyMap<string, Entry>;
 
-  add(workspace: WorkspaceSettings): void {
-    for (const key of workspace.keys) {
-      const { sha256 } = key;
-      this.entries.set(sha256, { workspace, key, digest: Buffer.from(sha256, 'hex'), match: null });
-    }
-  }
+export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyIndex {
+  const index = new Map<string, Entry>();
+  for (const workspace of workspaces.values())
+    for (const key of workspace.keys)
+      index.set(key.sha256, { workspace, key, digest: Buffer.from(key.sha256, 'hex'), match: null });
+  return index;
 }
 
 export class Keyring {
@@ -53,7 +51,7 @@ export class Keyring {
   find(key: string): KeyMatch | null {
     // The digest is asked for as text: making a buffer, and text of it, takes three times as long.
     const name = hash('sha256', key, 'hex');
-    const entry = this.#keys().entries.get(name);
+    const entry = this.#keys().get(name);
     const isEqual = timingSafeEqual(Buffer.from(name, 'hex'), entry?.digest ?? nobody);
     const isCurrent = this.#clock.now() < (entry?.key.expiresAt ?? Infinity);
     if (entry === undefined || !isEqual || !isCurrent) return null;
@@ -64,7 +62,7 @@ export class Keyring {
   /** `digest`: SHA-256 of the key, hexadecimal. Not for logs. */
   #matchOf({ workspace, key }: Entry, digest: string): KeyMatch {
     const stillValid = (): boolean => {
-      const entry = this.#keys().entries.get(digest);
+      const entry = this.#keys().get(digest);
       if (entry === undefined || entry.workspace.id !== workspace.id) return false;
       return this.#clock.now() < (entry.key.expiresAt ?? Infinity);
     };

@@ -12,7 +12,6 @@ import type { Settings } from '../config/settings.ts';
 import { connectionsWithin, openFilesLimit } from '../ingress/open-files.ts';
 import { watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
-import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
 import { readOrSayWhy, type CliIo } from './io.ts';
@@ -24,7 +23,6 @@ type First = ReturnType<typeof readSettings>;
 
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
-  const slices = createSlices(systemClock);
   const first = readOrSayWhy(() => readSettings({ path: config, env: io.env }), io);
   if (first === null) return 1;
   let service: Service;
@@ -42,14 +40,14 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     return 1;
   }
   const { log } = service.telemetry;
-  const watch = watchFile(config, { first, service, slices, io });
+  const watch = watchFile(config, { first, service, io });
   process.on('SIGHUP', () => void watch.reloadNow());
   const signals = endSignals();
   if (io.terminals.err) io.err(announcement(first.settings, service, io.clock.now()));
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
   for (const warning of ofLabelKey(first.settings)) log.warn(warning);
   warnOfFewFiles(log);
-  await warnOfUncallable(first.settings, slices, { io, log });
+  warnOfUncallable(first.settings, io, log);
   await warnOfRefreshFiles(first.settings, log);
   const signal = await signals.first;
   log.info('draining');
@@ -95,22 +93,20 @@ function logOutput({ err }: CliIo): Output {
 /** Passes the settings of a changed file to the service, and reports whether they are in use. */
 function watchFile(
   path: string,
-  parts: { readonly first: First; readonly service: Service; readonly slices: Slices; readonly io: CliIo },
+  { first, service, io }: { readonly first: First; readonly service: Service; readonly io: CliIo },
 ): SettingsWatch {
-  const { first, service, slices, io } = parts;
   const { log } = service.telemetry;
   return new SettingsWatch({
     path,
     env: io.env,
     clock: systemClock,
     loadedDigest: first.digest,
-    slices,
-    onSettings: async (settings) => {
-      await service.reload(settings);
+    onSettings: (settings) => {
+      service.reload(settings);
       service.telemetry.configurationRead('in use');
       log.info('configuration reloaded');
       warnOfRestart(restartKeys(first.settings, settings), log);
-      await warnOfUncallable(settings, slices, { io, log });
+      warnOfUncallable(settings, io, log);
     },
     onError: (error) => {
       // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
@@ -185,26 +181,16 @@ async function warnOfRefreshFiles(settings: Settings, log: Log): Promise<void> {
 }
 
 /** Warns of workspaces without a valid key: they are allowed (a last key was revoked), but may be an accident. No log may show their ids. */
-async function warnOfUncallable(
-  { workspaces }: Settings,
-  slices: Slices,
-  { io, log }: { readonly io: CliIo; readonly log: Log },
-): Promise<void> {
-  if (workspaces.size === 0) {
-    log.warn('nobody can call: the configuration has no workspaces');
-    return;
-  }
-  const now = io.clock.now();
-  let without = 0;
-  await slices.forEach(workspaces.values(), (workspace) => {
-    if (hasNoValidKey(workspace, now)) without += 1;
-  });
-  if (without > 0) {
+function warnOfUncallable({ workspaces }: Settings, { clock }: CliIo, log: Log): void {
+  const of = workspaces.size;
+  const now = clock.now();
+  const without = [...workspaces.values()].filter((workspace) => hasNoValidKey(workspace, now)).length;
+  if (of === 0) log.warn('nobody can call: the configuration has no workspaces');
+  if (without > 0)
     log.warn('nobody can call with workspaces that have no valid key; `sluice check` names them', {
       without,
-      of: workspaces.size,
+      of,
     });
-  }
 }
 
 /**

@@ -31,6 +31,13 @@ export interface ConfigSource {
   readonly env: Env;
 }
 
+/** A configuration as it was read: `env` has the variables of the `.env` beside it too. */
+export interface WrittenConfig extends ConfigSource {
+  readonly text: string;
+  /** Of the file and its `.env`; only equality means anything. */
+  readonly digest: string;
+}
+
 /** Checks a text by the schema of its kind of file; `path` only names it in messages. @throws ConfigError */
 export function checkText<Schema extends z.ZodType>(
   schema: Schema,

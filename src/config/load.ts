@@ -3,23 +3,16 @@
  * {@link ConfigError} with every problem. Invariant: nothing is returned that has not passed every check.
  */
 import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { accessSync, constants, readFileSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join } from 'node:path';
 import { parseEnv } from 'node:util';
-import type { Slices } from '../slices.ts';
-import { checkText, type ConfigSource } from './check-text.ts';
-import {
-  checkedInput,
-  checkInThread,
-  restOf,
-  workspacesOf,
-  type CheckedInput,
-  type StartThread,
-} from './check-thread.ts';
+import { Worker } from 'node:worker_threads';
+import { checkText, type ConfigSource, type WrittenConfig } from './check-text.ts';
+import type { CheckResult } from './check-thread.ts';
+import { ConfigError, pathText, type Path } from './problem.ts';
 import { defaultServer } from './defaults.ts';
-import { ConfigError, pathText, type Path, type Problem } from './problem.ts';
-import { fileSchema, settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
-import type { Settings, WorkspaceSettings } from './settings.ts';
+import { fileSchema, settle, type FileContext, type Settings } from './schema.ts';
 
 export { ConfigError } from './problem.ts';
 export type { Problem } from './problem.ts';
@@ -48,21 +41,15 @@ const contextOf = ({ path, env }: ConfigSource): FileContext => ({
 });
 
 /** Reads and checks the file. @throws ConfigError */
-export function loadSettings(source: ConfigSource): Settings {
-  return readSettings(source).settings;
-}
+export const loadSettings = (source: ConfigSource): Settings => readSettings(source).settings;
 
 /** Like {@link loadSettings}, with the digest by which a later change is noticed. @throws ConfigError */
 export function readSettings(source: ConfigSource): { settings: Settings; digest: string } {
-  const { text, digest, ...read } = readFiles(source);
-  return { settings: withFiles(parseSettings(text, read), read.path), digest };
-}
-
-/** A configuration as it was read: `env` has the variables of the `.env` beside it too. */
-export interface WrittenConfig extends ConfigSource {
-  readonly text: string;
-  /** Of the file and its `.env`; only equality means anything. */
-  readonly digest: string;
+  const written = readFiles(source);
+  return {
+    settings: withReadableFiles(parseSettings(written.text, written), written),
+    digest: written.digest,
+  };
 }
 
 /** Reads the file and the `.env` beside it; a variable of `env` wins over that of `.env`. @throws ConfigError when the file cannot be read */
@@ -77,104 +64,78 @@ function readText(path: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch (error) {
-    const code =
-      typeof error === 'object' && error !== null && 'code' in error ? String(error.code) : 'unknown';
-    const reason = code === 'ENOENT' ? 'the file does not exist' : `the file cannot be read (${code})`;
-    const fix =
+    const { code = 'unknown' } = error as NodeJS.ErrnoException;
+    const [reason, fix] =
       code === 'ENOENT'
-        ? 'run `npx sluice init` to write one (in the repository: `npm run sluice -- init`), or name another file with --config'
-        : 'correct its permissions, or name another file with --config';
+        ? [
+            'the file does not exist',
+            'run `npx sluice init` to write one (in the repository: `npm run sluice -- init`), or name another file with --config',
+          ]
+        : [
+            `the file cannot be read (${code})`,
+            'correct its permissions, or name another file with --config',
+          ];
     throw new ConfigError(path, [{ path: '', line: null, reason, fix }]);
   }
 }
 
 /** Checks a configuration text; `path` only names it in messages. Touches no files but those of presets. @throws ConfigError */
-export function parseSettings(text: string, source: ConfigSource): Settings {
-  const { workspaces, ...rest } = checkText(fileSchema, text, source);
-  const settings = settleRest(rest, contextOf(source));
-  const context = { upstreams: settings.upstreams, folder: dirname(source.path) };
-  const all = Object.entries(workspaces).map(
-    ([id, written]) => [id, settledWorkspace(id, written, context)] as const,
-  );
-  return Object.freeze({ ...settings, workspaces: new Map(all) });
-}
+export const parseSettings = (text: string, source: ConfigSource): Settings =>
+  settle(checkText(fileSchema, text, source), contextOf(source));
 
-/**
- * Settings of a text that was checked in another thread, built in slices: very many workspaces keep no call waiting.
- * @throws ConfigError when a certificate file cannot be read
- */
-export async function settingsOf(
-  checked: CheckedInput,
-  source: ConfigSource,
-  slices: Slices,
-): Promise<Settings> {
-  const context = contextOf(source);
-  const { folder } = context;
-  const rest = withFiles(settleRest(restOf(checked), context), source.path);
-  const workspaces = new Map<string, WorkspaceSettings>();
-  await slices.forEach(workspacesOf(checked), ([id, input]) =>
-    workspaces.set(id, settledWorkspace(id, input, { upstreams: rest.upstreams, folder })),
-  );
-  return Object.freeze({ ...rest, workspaces });
-}
-
-/** Makes the paths of certificate files absolute and sees that they can be read. */
-function withFiles<S extends RestSettings>(settings: S, path: string): S {
-  const problems: Problem[] = [];
-  const readable = (caFile: string, at: Path): string => {
-    const file = resolve(dirname(path), caFile);
-    try {
-      accessSync(file, constants.R_OK);
-    } catch {
-      const fix =
-        'give a PEM file that exists and may be read; relative paths start at the configuration file';
-      problems.push({ path: pathText(at), line: null, reason: 'cannot be read', fix });
-    }
-    return file;
-  };
-  const upstreams = new Map(settings.upstreams);
-  for (const [name, upstream] of settings.upstreams) {
-    if (upstream.caFile === null) continue;
-    const caFile = readable(upstream.caFile, ['upstreams', name, 'caFile']);
-    upstreams.set(name, Object.freeze({ ...upstream, caFile }));
-  }
-  let { redis } = settings;
-  if (typeof redis?.tls?.caFile === 'string') {
-    const caFile = readable(redis.tls.caFile, ['redis', 'tls', 'caFile']);
-    redis = Object.freeze({ ...redis, tls: Object.freeze({ caFile }) });
-  }
+/** The settings, where all files of certificates that they name can be read. @throws ConfigError */
+function withReadableFiles(settings: Settings, { path }: ConfigSource): Settings {
+  const files: (readonly [at: Path, file: string | null | undefined])[] = [
+    ...[...settings.upstreams].map(([name, { caFile }]) => [['upstreams', name, 'caFile'], caFile] as const),
+    [['redis', 'tls', 'caFile'], settings.redis?.tls?.caFile],
+  ];
+  const problems = files
+    .filter(([, file]) => typeof file === 'string' && !isReadable(file))
+    .map(([at]) => ({
+      path: pathText(at),
+      line: null,
+      reason: 'cannot be read',
+      fix: 'give a PEM file that exists and may be read; relative paths start at the configuration file',
+    }));
   if (problems.length > 0) throw new ConfigError(path, problems);
-  return Object.freeze({ ...settings, upstreams, redis });
+  return settings;
 }
 
-/** Where a text is checked while calls go on. */
-export interface ApartOptions {
-  readonly slices: Slices;
-  /** Its abort ends the thread. */
-  readonly signal: AbortSignal;
-  /** Tests replace the thread that checks the text by it. When set, short texts are checked in it as well. */
-  readonly startThread?: StartThread | undefined;
+function isReadable(file: string): boolean {
+  try {
+    accessSync(file, constants.R_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /**
  * While calls go on, a text of up to this many characters, some hundred workspaces, is checked in this thread: that takes a few
- * milliseconds, while another thread takes half a second to start.
+ * milliseconds. Ten thousand workspaces take seconds, in another thread.
  */
-export const maxReloadLengthHere = 12_000;
+const maxLengthHere = 12_000;
 
-/**
- * Settings of what was read, while calls go on.
- * @throws ConfigError, what `checkInThread` throws, or `signal.reason`
- */
-export async function settingsApart(
-  { text, ...source }: Omit<WrittenConfig, 'digest'>,
-  { slices, signal, startThread }: ApartOptions,
-): Promise<Settings> {
-  const isShort = startThread === undefined && text.length <= maxReloadLengthHere;
-  const checked = isShort
-    ? checkedInput(checkText(fileSchema, text, source))
-    : await checkInThread({ text, ...source }, signal, startThread);
-  const settings = await settingsOf(checked, source, slices);
-  signal.throwIfAborted();
-  return settings;
+/** Settings of what was read, while calls go on. Rejects also where the thread gave no result, which says nothing about the text. @throws ConfigError */
+export async function settingsApart(written: WrittenConfig, signal: AbortSignal): Promise<Settings> {
+  const file =
+    written.text.length > maxLengthHere
+      ? await checkInThread(written, signal)
+      : checkText(fileSchema, written.text, written);
+  return withReadableFiles(settle(file, contextOf(written)), written);
+}
+
+/** Sources run as they are, and compiled: the thread's has the ending of this file. */
+const threadSource = new URL(`./check-thread${import.meta.url.slice(-3)}`, import.meta.url);
+
+async function checkInThread(written: WrittenConfig, signal: AbortSignal) {
+  // Without the flags of this process: what is loaded before it (tracing, a test's runner) does not belong in the thread.
+  const thread = new Worker(threadSource, { workerData: written, execArgv: [], name: 'configuration check' });
+  try {
+    const [result] = (await once(thread, 'message', { signal })) as [CheckResult];
+    if ('length' in result) throw new ConfigError(written.path, result);
+    return result;
+  } finally {
+    await thread.terminate();
+  }
 }

@@ -2,6 +2,7 @@
  * `redis`: where the state of several replicas is, as one URL says: `redis://`, `rediss://` for TLS, `redis+sentinel://…/name`,
  * `redis+cluster://` with several hosts. No message shows the URL: it holds a password.
  */
+import { resolve } from 'node:path';
 import { z } from 'zod';
 import type { Fault } from './problem.ts';
 import {
@@ -142,15 +143,15 @@ export const redis = section(
     at('keyPrefix', 'is not usable', 'use up to 64 letters, digits and . _ : -');
 });
 
-export type RedisInput = z.output<typeof redis>;
+type RedisInput = z.output<typeof redis>;
 
 /** Redis as it is connected to: with the parts of its URL. */
 export interface RedisSettings extends Frozen<ReturnType<typeof settleRedis>> {}
 
-export const settleRedis = ({ url, sentinelPassword, tls, ...redis }: RedisInput) => ({
+export const settleRedis = ({ url, sentinelPassword, tls, ...redis }: RedisInput, folder: string) => ({
   ...redis,
   ...url,
   /** A Sentinel without a password takes any. */
   sentinelPassword: sentinelPassword ?? url.password,
-  tls: url.tls ? { caFile: tls?.caFile ?? null } : null,
+  tls: url.tls ? { caFile: tls?.caFile === undefined ? null : resolve(folder, tls.caFile) } : null,
 });

@@ -2,29 +2,20 @@
  * Notices that the configuration file or the `.env` beside it changed and hands over the new settings. Owns when the file is read again; what
  * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
  * older text never a newer one; a change is noticed within five seconds and a tenth (`file-watch.ts`) even if the file system
- * reports nothing; calls go on meanwhile, because the text is checked in a thread of its own and the settings are built in
- * slices.
+ * reports nothing; calls go on meanwhile, because a long text is checked in a thread of its own.
  */
-import type { Clock } from '../clock.ts';
-import { FileWatch, type WatchFolder } from '../file-watch.ts';
-import type { Slices } from '../slices.ts';
-import type { StartThread } from './check-thread.ts';
-import { readFiles, settingsApart, type ConfigSource, type WrittenConfig } from './load.ts';
+import { FileWatch, type FileWatchParts } from '../file-watch.ts';
+import { readFiles, settingsApart, type ConfigSource } from './load.ts';
 import { ConfigError } from './problem.ts';
 import type { Settings } from './settings.ts';
 
-export interface WatchOptions extends ConfigSource {
-  readonly clock: Pick<Clock, 'after'>;
+export interface WatchOptions extends ConfigSource, Pick<FileWatchParts, 'clock' | 'watchFolder'> {
   /** Digest of the text already in use (of `readSettings`); without it the first check hands the settings over once more. */
   readonly loadedDigest?: string;
   /** Takes settings over. The next ones come when this is done; when it fails, `onError` is called and they are not in use. */
   readonly onSettings: (settings: Settings) => void | Promise<void>;
   /** An unusable file (`ConfigError`), reported once per mistake, or a folder that cannot be watched. */
   readonly onError: (error: Error) => void;
-  readonly watchFolder?: WatchFolder;
-  readonly slices: Slices;
-  /** Replaces the thread that checks texts. */
-  readonly startThread?: StartThread;
 }
 
 /** Watches from its making on. */
@@ -32,11 +23,11 @@ export class SettingsWatch {
   readonly #options: WatchOptions;
   readonly #watch: FileWatch;
   readonly #stop = new AbortController();
-  /** The text that is taken into use next; a newer one takes its place. */
-  #next: WrittenConfig | null = null;
-  #running: Promise<boolean> | null = null;
+  /** The reload that was asked for last: they follow each other. */
+  #last: Promise<boolean> = Promise.resolve(true);
+  #isReloading = false;
   #seenDigest: string | null = null;
-  /** Of the newest text that is in use, on its way, or refused for what it says: it would be refused again. `null`: it is to be tried again. */
+  /** Of the text that is in use, on its way, or refused for what it says: it would be refused again. `null`: it is to be tried again. */
   #lastDigest: string | null;
   #lastComplaint = '';
 
@@ -51,77 +42,65 @@ export class SettingsWatch {
     this.#watch.checkSoon();
   }
 
-  /**
-   * Reads the file now, changed or not (SIGHUP). Resolves when nothing more is on its way; true when the newest text was usable and is in
-   * use.
-   */
-  async reloadNow(): Promise<boolean> {
+  /** Reads the file, changed or not (SIGHUP), after the reload under way. Resolves with whether it was usable and is in use. */
+  reloadNow(): Promise<boolean> {
     this.#lastComplaint = '';
-    const candidate = this.#read();
-    return candidate !== null && (await this.#take(candidate));
+    return this.#reloadNext();
   }
 
   /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
   async close(): Promise<void> {
     this.#watch.close();
     this.#stop.abort();
-    await this.#running;
+    await this.#last;
   }
 
-  /** Takes over a text that is not in use nor on its way, and has been seen twice: a half-written file may be valid YAML. */
+  /** Takes over a text that is not in use and has been seen twice: a half-written file may be valid YAML. */
   #check(): void {
-    const candidate = this.#read();
-    if (candidate === null || candidate.digest === this.#lastDigest) return;
-    const isStable = candidate.digest === this.#seenDigest;
-    this.#seenDigest = candidate.digest;
-    if (isStable) void this.#take(candidate);
-    else this.#watch.checkSoon();
-  }
-
-  #read(): WrittenConfig | null {
+    if (this.#isReloading) return;
     try {
-      return readFiles(this.#options);
+      const { digest } = readFiles(this.#options);
+      if (digest === this.#lastDigest) return;
+      if (digest === this.#seenDigest) void this.#reloadNext();
+      else this.#watch.checkSoon();
+      this.#seenDigest = digest;
     } catch (error) {
-      // What could not be read is refused: even the text in use is taken again when it is back, and the refusal is over.
-      this.#lastDigest = null;
-      this.#complain(error);
-      return null;
+      this.#failed(error);
     }
   }
 
-  /**
-   * One text after the other: an older one never replaces a newer one, and a file that changes all the time is still taken over now and
-   * then. Resolves, when none is left, with whether the last one could be used.
-   */
-  #take(candidate: WrittenConfig): Promise<boolean> {
-    this.#lastDigest = candidate.digest;
-    this.#next = candidate;
-    this.#running ??= this.#takeAll().finally(() => (this.#running = null));
-    return this.#running;
+  #reloadNext(): Promise<boolean> {
+    this.#last = this.#last.then(() => this.#reload());
+    return this.#last;
   }
 
-  async #takeAll(): Promise<boolean> {
-    let isUsed = false;
-    for (let candidate = this.#next; candidate !== null; candidate = this.#next) {
-      this.#next = null;
-      isUsed = await this.#use(candidate);
-    }
-    return isUsed;
-  }
-
-  async #use({ digest, ...written }: WrittenConfig): Promise<boolean> {
-    const { slices, onSettings, startThread } = this.#options;
+  async #reload(): Promise<boolean> {
     const { signal } = this.#stop;
+    this.#isReloading = true;
     try {
-      await onSettings(await settingsApart(written, { slices, signal, startThread }));
+      signal.throwIfAborted();
+      const written = readFiles(this.#options);
+      this.#lastDigest = written.digest;
+      const settings = await settingsApart(written, signal);
+      signal.throwIfAborted();
+      await this.#options.onSettings(settings);
       this.#lastComplaint = '';
+      // What has changed meanwhile was not looked at.
+      this.#watch.checkSoon();
       return true;
     } catch (error) {
-      if (signal.aborted) return false;
-      if (!isFinal(error) && this.#lastDigest === digest) this.#lastDigest = null;
-      this.#complain(error);
+      if (!signal.aborted) this.#failed(error);
       return false;
+    } finally {
+      this.#isReloading = false;
     }
+  }
+
+  #failed(error: unknown): void {
+    // Problems of the text itself have a line. Whatever else is wrong may be over at the next look, and the same text is usable.
+    const isFinal = error instanceof ConfigError && error.problems.every(({ line }) => line !== null);
+    if (!isFinal) this.#lastDigest = null;
+    this.#complain(error);
   }
 
   #complain(error: unknown): void {
@@ -130,7 +109,3 @@ export class SettingsWatch {
     this.#lastComplaint = fault.message;
   }
 }
-
-/** Problems of the text itself have a line; another file that is missing may be there at the next check. */
-const isFinal = (error: unknown): boolean =>
-  error instanceof ConfigError && error.problems.every(({ line }) => line !== null);

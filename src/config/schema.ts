@@ -25,14 +25,7 @@ import {
   type RuleContext,
 } from './values.ts';
 import { wildcardFault } from './origins.ts';
-import {
-  checkUpstreamNames,
-  keyHashes,
-  settleWorkspace,
-  workspace,
-  type WorkspaceInput,
-  type WorkspaceSettings,
-} from './workspace.ts';
+import { checkUpstreamNames, keyHashes, settleWorkspace, workspace } from './workspace.ts';
 
 const privacy = section(
   atRestart({
@@ -229,9 +222,6 @@ function checkKeys(credentials: readonly Located[], { workspaces }: FileInput, c
 
 const sha256 = (text: string): string => `sha256:${createHash('sha256').update(text).digest('hex')}`;
 
-/** A file without its workspaces, which may be very many. */
-export type RestInput = Omit<FileInput, 'workspaces'>;
-
 /** Where a file is and what stands in for what it leaves out. */
 export interface FileContext {
   /** Label key where the file has none. */
@@ -245,12 +235,22 @@ export interface FileContext {
 /** The sections from which ports, connections and names in Redis are made at the start. */
 const startedSections = { server, redis, privacy } as const;
 
-/** Settings without the workspaces: everything that the file leaves out is filled in. */
-export function settleRest(file: RestInput, { processLabelKey, folder, adminHost }: FileContext) {
+/** The configuration after validation: every default filled in, frozen, units in the names. */
+export interface Settings extends Frozen<ReturnType<typeof settled>> {}
+
+export const settle = (file: FileInput, context: FileContext): Settings => freeze(settled(file, context));
+
+function settled(file: FileInput, { processLabelKey, folder, adminHost }: FileContext) {
   const { labelKey } = file.privacy;
-  return freeze({
+  const upstreams = new Map(
+    Object.entries(file.upstreams).map(([name, written]) => [
+      name,
+      settleUpstream(name, written, { server: file.server, folder }),
+    ]),
+  );
+  return {
     server: settleServer(file.server, adminHost),
-    redis: file.redis === undefined ? null : settleRedis(file.redis),
+    redis: file.redis === undefined ? null : settleRedis(file.redis, folder),
     privacy: {
       /** HMAC key of the workspace labels. */
       labelKey: labelKey ?? processLabelKey,
@@ -259,33 +259,21 @@ export function settleRest(file: RestInput, { processLabelKey, folder, adminHost
     },
     log: file.log,
     idempotency: file.idempotency,
-    upstreams: new Map(
-      Object.entries(file.upstreams).map(([name, written]) => [
-        name,
-        settleUpstream(name, written, { server: file.server, folder }),
+    upstreams,
+    workspaces: new Map(
+      Object.entries(file.workspaces).map(([id, written]) => [
+        id,
+        settleWorkspace(id, written, { upstreams, folder }),
       ]),
     ),
     /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
     written: { server: file.server, redis: file.redis, privacy: file.privacy },
-  });
+  };
 }
 
 export interface LogSettings extends Frozen<z.output<typeof log>> {}
 /** What is kept of responses, for repeats with the same idempotency key. */
 export interface IdempotencySettings extends Frozen<z.output<typeof idempotency>> {}
-
-/** The configuration after validation: every default filled in, frozen, units in the names. */
-export interface Settings extends RestSettings {
-  readonly workspaces: ReadonlyMap<string, WorkspaceSettings>;
-}
-export interface RestSettings extends ReturnType<typeof settleRest> {}
-
-/** One workspace of the settings, frozen. */
-export const settledWorkspace = (
-  id: string,
-  written: WorkspaceInput,
-  context: Parameters<typeof settleWorkspace>[2],
-): WorkspaceSettings => freeze(settleWorkspace(id, written, context));
 
 /** Keys of the file whose new value waits for a restart; empty = everything takes effect now. Shows no value. */
 export function restartKeys(started: Settings, next: Settings): readonly string[] {

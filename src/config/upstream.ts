@@ -1,4 +1,5 @@
 /** `upstreams.<name>`: where calls go, with which credential, and the quota as the operator knows it. */
+import { resolve } from 'node:path';
 import { z } from 'zod';
 import { readCarriers } from '../credential-carriers.policy.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
@@ -248,8 +249,8 @@ export function settleUpstream(
       'propagateTrace',
       'maxSockets',
       'idempotencyFields',
-      'caFile',
     ]),
+    caFile: written.caFile === null ? null : resolve(folder, written.caFile),
     /** `null`: the client brings its own. */
     credential:
       credential === undefined

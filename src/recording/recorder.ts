@@ -16,7 +16,6 @@ import { digest } from '../identity.ts';
 import { isBackground, type LaneKey } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
-import { createSlices } from '../slices.ts';
 import { operationOf } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
@@ -98,7 +97,7 @@ export class Recorder {
   }
 
   /** `GET /recording?seconds=N`. */
-  async open(request: Request, response: Response): Promise<void> {
+  open(request: Request, response: Response): void {
     const seconds = recordingSecondsOf(request.url);
     if (seconds === null) {
       const detail = `Give \`?seconds=\`, whole seconds from 1 to ${maxRecordingSeconds}, such as 90, 90s or 5m.`;
@@ -109,7 +108,7 @@ export class Recorder {
       const detail = `${maxRecordings} recordings are under way, which is as many as may be. Try again later.`;
       return adminProblem(response, { status: 503, code: 'overloaded', detail });
     }
-    const workspaces = await this.#workspaces();
+    const workspaces = this.#workspaces();
     const onEnd = (): void => void this.#open.delete(recording);
     const recording = new Recording(this.#parts, { seconds, workspaces, onEnd }, request, response);
     this.#open.add(recording);
@@ -120,13 +119,13 @@ export class Recorder {
     for (const recording of this.#open) recording.cut();
   }
 
-  async #workspaces(): Promise<Record<string, WorkspaceLimits>> {
-    const { clock, settings, labelOf } = this.#parts;
+  #workspaces(): Record<string, WorkspaceLimits> {
+    const { settings, labelOf } = this.#parts;
     const special: Record<string, WorkspaceLimits> = {};
-    await createSlices(clock).forEach(settings().workspaces, ([id, workspace]) => {
+    for (const [id, workspace] of settings().workspaces) {
       const limits = workspaceLimitsOf(workspace);
       if (limits !== null) special[labelOf(id)] = limits;
-    });
+    }
     return special;
   }
 }

@@ -2,12 +2,11 @@
 import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
-import { authenticate, unauthenticated } from '../../src/auth/authenticate.ts';
-import { Keyring } from '../../src/auth/keyring.ts';
+import { authenticate, injectedFields, unauthenticated } from '../../src/auth/authenticate.ts';
+import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { Refusal } from '../../src/errors.ts';
-import { injectedFields, keyIndexOf } from '../support/keys.ts';
 
 const secret = (letter: string): string => letter.repeat(43);
 const acmeKey = `slc_a1_${secret('A')}`;

@@ -1,13 +1,10 @@
-/** The files of `bad/`, with one mistake each, and of `good/`: what a start makes of them, and a reload, which reads in a thread. */
+/** The files of `bad/`, with one mistake each, and of `good/`: what a start makes of them, and a reload. */
 import { readFileSync, readdirSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { z } from 'zod';
 import { parse } from 'yaml';
-import { systemClock } from '../../src/clock.ts';
-import { checkResult } from '../../src/config/check-thread.ts';
-import { ConfigError, loadSettings, settingsOf } from '../../src/config/load.ts';
+import { ConfigError, loadSettings, readFiles, settingsApart } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
-import { createSlices } from '../../src/slices.ts';
 
 const filesOf = (kind: string): string[] => {
   const folder = new URL(`${kind}/`, import.meta.url);
@@ -24,7 +21,7 @@ const env = {
   ACME_SHOP_TOKEN: 'acme-shop-token',
 };
 
-/** What a start makes of a file, and a reload, which checks its text in a thread, whose result is copied. */
+/** What a start makes of a file, and a reload. */
 async function read(path: string): Promise<{ started: Settings | Error; reloaded: Settings | Error }> {
   const settled = async (run: () => Settings | Promise<Settings>): Promise<Settings | Error> => {
     try {
@@ -36,11 +33,7 @@ async function read(path: string): Promise<{ started: Settings | Error; reloaded
   };
   return {
     started: await settled(() => loadSettings({ path, env })),
-    reloaded: await settled(() => {
-      const result = structuredClone(checkResult({ text: textOf(path), path, env }));
-      if (result.kind === 'refused') throw new ConfigError(path, result.problems);
-      return settingsOf(result.input, { path, env }, createSlices(systemClock));
-    }),
+    reloaded: await settled(() => settingsApart(readFiles({ path, env }), new AbortController().signal)),
   };
 }
 

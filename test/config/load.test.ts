@@ -1,3 +1,4 @@
+import { resolve } from 'node:path';
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { LineCounter, parseDocument } from 'yaml';
@@ -278,7 +279,7 @@ describe('the messages about a configuration file', () => {
   );
 
   test('name a certificate file that cannot be read', () => {
-    expect(upstreamOf(file({ api: 'caFile: no-such.pem, ' }))?.caFile).toBe('no-such.pem');
+    expect(upstreamOf(file({ api: 'caFile: no-such.pem, ' }))?.caFile).toBe(resolve('no-such.pem'));
     const load = () => loadSettings({ path: pathOf('files/with-ca.yml'), env: {} });
     expect(load).toThrow('upstreams.api.caFile: cannot be read');
   });

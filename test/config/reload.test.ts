@@ -1,21 +1,16 @@
 /** When a changed configuration file is read again, checked in a thread and handed over, and what a mistake in it costs. */
 import { createHash } from 'node:crypto';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { EventEmitter } from 'node:events';
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Worker } from 'node:worker_threads';
-import { afterEach, describe, expect, test } from '@jest/globals';
-import { Keyring } from '../../src/auth/keyring.ts';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
-import { checkResult, startCheckThread, type StartThread } from '../../src/config/check-thread.ts';
-import { maxReloadLengthHere, readSettings, settingsApart } from '../../src/config/load.ts';
+import { readSettings } from '../../src/config/load.ts';
 import { SettingsWatch, type WatchOptions } from '../../src/config/reload.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { pollMs, settleMs } from '../../src/file-watch.ts';
-import { createSlices } from '../../src/slices.ts';
-import { keyIndexOf } from '../support/keys.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
@@ -27,7 +22,6 @@ workspaces:
 `;
 const firstKey = (settings: Settings | undefined) => settings?.workspaces.get('acme')?.keys[0]?.sha256;
 
-const slices = createSlices(systemClock);
 const closers: (() => void | Promise<void>)[] = [];
 afterEach(async () => {
   for (const close of closers.splice(0)) await close();
@@ -45,49 +39,21 @@ function folder(): string {
   return path;
 }
 
-/** Does in the test's own thread what the other one does, a turn later: starting a real one takes a while. */
-const nearThread: StartThread = (task) => {
-  const thread = new EventEmitter();
-  let isOver = false;
-  const end = (code: number): void => {
-    if (isOver) return;
-    isOver = true;
-    thread.emit('exit', code);
-  };
-  setImmediate(() => {
-    if (!isOver) thread.emit('message', structuredClone(checkResult(task)));
-    setImmediate(() => end(0));
-  });
-  const terminate = (): Promise<number> => (end(1), Promise.resolve(1));
-  return Object.assign(thread, { terminate });
-};
-/** A thread that does something else. */
-const threadOf = (code: string): Worker => new Worker(code, { eval: true });
-
 /** Watches the file at `path`, whose text is in use; `changes`: what a test does in its own way. */
 function watched(path: string, changes: Partial<WatchOptions>) {
   const settings: Settings[] = [];
   const errors: string[] = [];
-  const threads = { started: 0, running: 0 };
   const watch = new SettingsWatch({
     path,
     env: {},
-    slices,
     clock: systemClock,
     loadedDigest: readSettings({ path, env: {} }).digest,
     onSettings: (next) => void settings.push(next),
     onError: ({ message }) => void errors.push(message),
     ...changes,
-    startThread(task) {
-      const thread = (changes.startThread ?? nearThread)(task);
-      threads.started += 1;
-      threads.running += 1;
-      thread.on('exit', () => (threads.running -= 1));
-      return thread;
-    },
   });
   closers.unshift(() => watch.close());
-  return { watch, settings, errors, threads };
+  return { watch, settings, errors };
 }
 
 /** A file that is watched by polling alone. */
@@ -108,8 +74,6 @@ function polled(text: string, changes: Partial<WatchOptions> = {}) {
   const advance = async (ms = 60_000): Promise<void> => {
     for (let passed = 0; passed < ms; passed += settleMs) {
       clock.advance(settleMs);
-      await nextIteration();
-      await until(() => watching.threads.running === 0);
       await nextIteration();
     }
   };
@@ -158,18 +122,18 @@ test('with a file system that reports changes, a rewritten file and a swapped ..
 
 describe('with a file system that reports no changes,', () => {
   test('a removed API key is refused within ten seconds', async () => {
-    const { settings, write } = polled(textWith('one', 'two'), { startThread: startCheckThread });
+    const { settings, write } = polled(textWith('one', 'two'));
     await write(textWith('one'), pollMs + settleMs);
     expect(settings.map(({ workspaces }) => workspaces.get('acme')?.keys.length)).toEqual([1]);
     expect(pollMs + settleMs).toBeLessThan(10_000);
   });
 
   test('an unchanged file is never applied, a changed one once', async () => {
-    const { seen, threads, write, advance } = polled(textWith('one'));
+    const { seen, write, advance } = polled(textWith('one'));
     await advance();
-    expect([seen(), threads.started]).toEqual([[0, 0], 0]);
+    expect(seen()).toEqual([0, 0]);
     await write(textWith('two'));
-    expect([seen(), threads.started]).toEqual([[1, 0], 1]);
+    expect(seen()).toEqual([1, 0]);
   });
 
   test('a change of the .env beside the file is a change: it cures a missing variable, and gives another value', async () => {
@@ -212,13 +176,11 @@ describe('an invalid configuration file', () => {
       ],
     ],
   ])('%s', async (_, steps) => {
-    const { seen, threads, write } = polled(textWith('one'));
+    const { seen, write } = polled(textWith('one'));
     for (const [text, ...expected] of steps) {
       await write(text);
       expect([text, ...seen()]).toEqual([text, ...expected]);
     }
-    // The same text would be refused again: seconds of a core at each look, for ten thousand workspaces.
-    expect(threads.started).toBe(steps.filter(([text]) => text !== null).length);
   });
 
   test('that lacks another file is applied when that file exists, without a change of its own', async () => {
@@ -232,7 +194,7 @@ describe('an invalid configuration file', () => {
   });
 
   test('is reported in the words of the start', async () => {
-    const { path, errors, write } = polled(textWith('one'), { startThread: startCheckThread });
+    const { path, errors, write } = polled(textWith('one'));
     await write(`${textWith('one', 'one')}    weight: -1\n`);
     expect(errors).toEqual([expect.stringContaining('2 problems')]);
     expect(() => readSettings({ path, env: {} })).toThrow(errors[0]);
@@ -258,67 +220,29 @@ test('a reload on demand reads the file at once, changed or not, and reports eve
   expect(seen()).toEqual([1, 2]);
 });
 
-describe('while a reload goes on', () => {
-  /** A watch whose settings are taken over only when the test lets them, one after the other. */
-  function slow(startThread: StartThread = nearThread) {
-    const taken: (string | undefined)[] = [];
-    const open: (() => void)[] = [];
-    const made = polled(textWith('zero'), {
-      startThread,
-      onSettings: (settings) =>
-        new Promise((resolve) => {
-          open.push(() => {
-            taken.push(firstKey(settings));
-            resolve();
-          });
-        }),
-    });
-    const letGo = async (): Promise<void> => {
-      await until(() => open.length > 0);
-      open.shift()?.();
-    };
-    const put = (key: string): void => writeFileSync(made.path, textWith(key));
-    return { ...made, taken, open, letGo, put };
-  }
-
-  test('the newest of several changes is applied afterwards, and the others are skipped', async () => {
-    const { put, watch, taken, open, letGo } = slow();
-    const reloads: Promise<boolean>[] = [];
-    for (const key of ['one', 'two', 'three']) {
-      put(key);
-      reloads.push(watch.reloadNow());
-      await until(() => open.length === 1);
-    }
-    await letGo();
-    await letGo();
-    expect(await Promise.all(reloads)).toEqual([true, true, true]);
-    expect(taken).toEqual([sha256('one'), sha256('three')]);
+test('reloads follow each other: what changes during one is applied after it', async () => {
+  const taken: (string | undefined)[] = [];
+  const open: (() => void)[] = [];
+  const { path, watch, advance } = polled(textWith('zero'), {
+    onSettings: (settings) => {
+      taken.push(firstKey(settings));
+      return new Promise((resolve) => void open.push(resolve));
+    },
   });
-
-  test('a file that returns to the text in use is applied as well', async () => {
-    const { put, watch, clock, threads, taken, open, letGo } = slow();
-    put('one');
-    const first = watch.reloadNow();
-    await until(() => open.length === 1);
-    put('zero');
-    for (let looks = 0; looks < 3; looks++) clock.advance(pollMs);
-    await letGo();
-    await letGo();
-    expect(await first).toBe(true);
-    expect([taken, threads.started]).toEqual([[sha256('one'), sha256('zero')], 2]);
-  });
-
-  test.each<[string, StartThread]>([
-    ['as it is', startCheckThread],
-    ['that would never end', () => threadOf('setInterval(() => {}, 1000)')],
-  ])('closing ends the thread %s, and nothing more is applied', async (_, startThread) => {
-    const { put, watch, threads, open } = slow(startThread);
-    put('one');
-    const reloaded = watch.reloadNow();
-    expect(threads.running).toBe(1);
-    await watch.close();
-    expect([await reloaded, threads.running, open.length]).toEqual([false, 0, 0]);
-  });
+  writeFileSync(path, textWith('one'));
+  const reloads = [watch.reloadNow(), watch.reloadNow()];
+  await until(() => open.length === 1);
+  writeFileSync(path, textWith('two'));
+  await advance();
+  expect(taken).toEqual([sha256('one')]);
+  open.shift()?.();
+  await until(() => open.length === 1);
+  writeFileSync(path, textWith('zero'));
+  open.shift()?.();
+  expect(await Promise.all(reloads)).toEqual([true, true]);
+  await advance(2 * settleMs);
+  expect(taken).toEqual(['one', 'two', 'zero'].map(sha256));
+  open.shift()?.();
 });
 
 test('settings that cannot be applied are reported and tried again', async () => {
@@ -330,30 +254,6 @@ test('settings that cannot be applied are reported and tried again', async () =>
   await write(textWith('two'));
   expect([errors, failures]).toEqual([['a pool is in the way'], -1]);
 });
-
-const impossible = (): Worker => {
-  throw new Error('no more threads');
-};
-test.each([
-  ['cannot start', impossible, 'could not start: no more threads'],
-  ['throws', () => threadOf('throw new Error("out of order")'), 'failed: out of order'],
-  ['ends early', () => threadOf('process.exit(3)'), 'ended without a result (exit code 3)'],
-])(
-  'a checking thread that %s leaves the old settings, names the reason and is started again',
-  async (_, broken, why) => {
-    let isBroken = true;
-    const { settings, errors, write, advance } = polled(textWith('one'), {
-      startThread: (task) => (isBroken ? broken() : nearThread(task)),
-    });
-    await write(textWith('two'), 2 * pollMs);
-    await until(() => errors.length > 0);
-    expect([settings, errors]).toEqual([[], [`the thread that checks the configuration ${why}`]]);
-    isBroken = false;
-    await advance(2 * pollMs);
-    await until(() => settings.length > 0);
-    expect(firstKey(settings[0])).toBe(sha256('two'));
-  },
-);
 
 test('a folder that cannot be watched is reported, and the file is polled instead', async () => {
   const watchFolder = (): never => {
@@ -371,19 +271,37 @@ test('closing a reload leaves no timer', async () => {
   expect(clock.waiting).toBe(0);
 });
 
-test.each([
-  ['ten workspaces is checked without a thread', 10, 0],
-  ['two hundred workspaces is checked in a thread of its own', 200, 1],
-])('a changed text of %s', async (_what, count, expected) => {
+describe('a text of two hundred workspaces', () => {
+  const one = (n: number): string => `  w${n}: { keys: ['sha256:${String(n).padStart(64, 'a')}'] }\n`;
+  const long = (weight: string): string =>
+    textWith('one') +
+    Array.from({ length: 200 }, (_, n) => one(n)).join('') +
+    `  w: { weight: ${weight}, keys: [] }\n`;
   let threads = 0;
   const counts = (): void => void (threads += 1);
-  subscribe('worker_threads', counts);
-  const one = (n: number): string =>
-    `  workspace-${n}:\n    keys: ["sha256:${String(n).padStart(64, 'a')}"]\n    requestsPerMinute: ${100 + n}\n`;
-  const text = `upstreams:\n  chat:\n    origins: [https://api.example.com]\n    kind: language-model\nworkspaces:\n${Array.from({ length: count }, (_, n) => one(n)).join('')}`;
-  const { signal } = new AbortController();
-  const settings = await settingsApart({ text, path: 'sluice.yaml', env: {} }, { slices, signal });
-  unsubscribe('worker_threads', counts);
-  expect(settings.workspaces.size).toBe(count);
-  expect([text.length <= maxReloadLengthHere, threads]).toEqual([expected === 0, expected]);
+  beforeEach(() => {
+    threads = 0;
+    subscribe('worker_threads', counts);
+    closers.push(() => void unsubscribe('worker_threads', counts));
+  });
+
+  test('is checked in a thread, with the result and the words of the start', async () => {
+    const { path, watch, settings, errors } = polled(textWith('one'));
+    expect([await watch.reloadNow(), threads]).toEqual([true, 0]);
+    writeFileSync(path, long('2'));
+    expect([await watch.reloadNow(), threads]).toEqual([true, 1]);
+    expect(settings.at(-1)).toEqual(readSettings({ path, env: {} }).settings);
+    writeFileSync(path, long('-1'));
+    expect(await watch.reloadNow()).toBe(false);
+    expect(() => readSettings({ path, env: {} })).toThrow(errors[0]);
+  });
+
+  test('is not applied when the watch is closed meanwhile', async () => {
+    const { path, watch, settings, errors } = polled(textWith('one'));
+    writeFileSync(path, long('2'));
+    const reloaded = watch.reloadNow();
+    await until(() => threads === 1);
+    await watch.close();
+    expect([await reloaded, settings, errors]).toEqual([false, [], []]);
+  });
 });

@@ -1,4 +1,5 @@
 /** Sections with rules of their own: Redis, presets, keys that take effect at the next start, names that objects have for themselves. */
+import { resolve } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
 import { readRedisUrl } from '../../src/config/redis.ts';
 import { restartKeys, withStartedValues } from '../../src/config/schema.ts';
@@ -19,7 +20,7 @@ describe('the redis section', () => {
         password: 'p:ss',
         nodes: [at('::1', 7000)],
         database: 3,
-        tls: { caFile: 'ca.pem' },
+        tls: { caFile: resolve('ca.pem') },
       },
     ],
     [

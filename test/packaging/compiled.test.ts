@@ -32,9 +32,9 @@ test('the compiled sources have the presets', async () => {
 });
 
 test('the thread that checks a configuration also starts from the compiled sources', async () => {
-  const task = { text: 'upstreams: {}', path: 'compiled.yaml', env: {} };
-  const code = `const { checkInThread } = await import(${JSON.stringify(join(folder, 'dist/src/config/check-thread.js'))});
-    await checkInThread(${JSON.stringify(task)}, new AbortController().signal).catch((error) => console.log(error.message));`;
+  const task = { text: `upstreams: {} ${' '.repeat(20_000)}`, path: 'compiled.yaml', env: {} };
+  const code = `const { settingsApart } = await import(${JSON.stringify(join(folder, 'dist/src/config/load.js'))});
+    await settingsApart(${JSON.stringify(task)}, new AbortController().signal).catch((error) => console.log(error.message));`;
   const { stdout } = await run(process.execPath, ['--input-type=module', '-e', code]);
   expect(stdout).toContain('line 1, workspaces: is missing');
 });

@@ -92,7 +92,7 @@ export async function startGateway(options: GatewayOptions): Promise<TestGateway
     service,
     logs,
     yaml,
-    reload: (text) => service.reload(parse(text)),
+    reload: async (text) => service.reload(parse(text)),
     close: () => service.close(),
   };
 }
