@@ -4,96 +4,106 @@
  */
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { allowsInside, type PrivateAddresses } from '../target/address.policy.ts';
-import { isPrivateLiteral, unreachableLiteral } from './origins.ts';
+import type { PrivateAddresses } from '../target/address.policy.ts';
+import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
+import { insideFault } from './origins.ts';
 import type { Fault } from './problem.ts';
-import {
-  accountName,
-  fieldName,
-  fieldValue,
-  filePath,
-  orNull,
-  refuse,
-  secret,
-  section,
-  valuePrefix,
-  type Frozen,
-} from './values.ts';
+import * as is from './values.ts';
 
-const oauth = section({
-  tokenUrl: z
-    .string()
-    .min(1)
-    .describe('Token endpoint: https, or http where the upstream has allowPrivateAddresses.'),
-  clientId: secret.describe('Id of the client.'),
-  clientSecret: secret.describe('Secret of the client.'),
-  scope: orNull(z.string().min(1)).describe('Scopes to ask for, separated by blanks.'),
-  format: z.enum(['form', 'json']).default('form').describe('How the request’s body is written.'),
-  clientAuth: z
-    .enum(['body', 'basic'])
-    .default('body')
-    .describe('Where client id and secret stand: in the body, or in Authorization: Basic.'),
-  shared: z
-    .boolean()
-    .default(true)
-    .describe(
-      'With redis, one replica fetches a token and the others read it there, encrypted: needed where the tokens of a client revoke each other. false: each replica fetches its own.',
-    ),
-  refreshTokenFile: orNull(filePath).describe(
-    'File that keeps the refresh token (RFC 6749 §6), as plain text or as the endpoint’s JSON; Sluice writes the next one into it. All replicas must see the same file. Relative to this file.',
-  ),
-}).superRefine(({ shared, refreshTokenFile }, context) => {
-  if (refreshTokenFile === null || shared) return;
-  const fix = 'leave shared out: a refresh token is used by one replica, for all';
-  refuse(context, { reason: 'is false beside refreshTokenFile', fix }, ['shared']);
+/** A secret that can be sent as an HTTP field value. */
+const fieldValue = is.text(
+  'give the value on one line, without blanks around it (often a line end of the secret’s file)',
+  (text) => is.secretFault(text) ?? fieldValueFault(text),
+);
+const prefix = is.text('write what stands before the value: "Bearer "', (text) => {
+  if (text === '') return null;
+  return text.startsWith(' ') ? 'starts with a blank' : fieldValueFault(text.trimEnd());
 });
+const header = is.text('name a field such as authorization or x-api-key', credentialFieldFault).toLowerCase();
 
-/** Either form, described by `text`. */
-export const credential = (text: string) =>
-  z
-    .union([
-      fieldValue,
-      section({
-        header: fieldName
-          .optional()
-          .describe('Field that carries the credential; default as for the short form.'),
-        prefix: valuePrefix
-          .optional()
-          .describe(
-            'Stands before what file or oauth gives. Default: "Bearer " for oauth in authorization, else empty.',
-          ),
-        value: fieldValue.optional().describe('The whole field value, sent as it is ("Bearer …" included).'),
-        file: filePath
-          .optional()
-          .describe('File with the value, read again when it changes; relative to this file.'),
-        oauth: oauth
-          .optional()
-          .describe(
-            'Client of a token endpoint (RFC 6749 §4.4, with refreshTokenFile §6); its tokens are renewed before they end.',
-          ),
-      }).superRefine((credential, context) => {
-        const given = (['value', 'file', 'oauth'] as const).filter((key) => credential[key] !== undefined);
-        if (given.length !== 1) {
-          const reason = given.length === 0 ? 'has no value' : `has ${given.join(' and ')}`;
-          refuse(context, { reason, fix: 'give exactly one of value, file and oauth' });
-        } else if (given[0] === 'value' && credential.prefix !== undefined) {
-          const fix = 'write it into value, which is sent as it is';
-          refuse(context, { reason: 'stands beside value', fix }, ['prefix']);
-        }
-      }),
-    ])
-    .describe(text);
+const oauth = is
+  .section(
+    is.described(
+      {
+        tokenUrl: z.string().min(1),
+        clientId: is.secret,
+        clientSecret: is.secret,
+        scope: is.orNull(z.string().min(1)),
+        format: z.enum(['form', 'json']).default('form'),
+        clientAuth: z.enum(['body', 'basic']).default('body'),
+        shared: z.boolean().default(true),
+        refreshTokenFile: is.orNull(is.filePath),
+      },
+      {
+        tokenUrl: 'Token endpoint: https, or http where the upstream has allowPrivateAddresses.',
+        clientId: 'Id of the client.',
+        clientSecret: 'Secret of the client.',
+        scope: 'Scopes to ask for, separated by blanks.',
+        format: 'How the request’s body is written.',
+        clientAuth: 'Where client id and secret stand: in the body, or in Authorization: Basic.',
+        shared:
+          'With redis, one replica fetches a token and the others read it there, encrypted: needed where the tokens of a client revoke each other. false: each replica fetches its own.',
+        refreshTokenFile:
+          'File that keeps the refresh token (RFC 6749 §6), as plain text or as the endpoint’s JSON; Sluice writes the next one into it. All replicas must see the same file. Relative to this file.',
+      },
+    ),
+  )
+  .superRefine(({ shared, refreshTokenFile }, context) => {
+    if (refreshTokenFile === null || shared) return;
+    const fix = 'leave shared out: a refresh token is used by one replica, for all';
+    is.refuse(context, { reason: 'is false beside refreshTokenFile', fix }, ['shared']);
+  });
+
+const withSource = is
+  .section(
+    is.described(
+      {
+        header: header.optional(),
+        prefix: prefix.optional(),
+        value: fieldValue.optional(),
+        file: is.filePath.optional(),
+        oauth: oauth.optional(),
+      },
+      {
+        header: 'Field that carries the credential; default as for the short form.',
+        prefix:
+          'Stands before what file or oauth gives. Default: "Bearer " for oauth in authorization, else empty.',
+        value: 'The whole field value, sent as it is ("Bearer …" included).',
+        file: 'File with the value, read again when it changes; relative to this file.',
+        oauth:
+          'Client of a token endpoint (RFC 6749 §4.4, with refreshTokenFile §6); its tokens are renewed before they end.',
+      },
+    ),
+  )
+  .superRefine((credential, context) => {
+    const given = (['value', 'file', 'oauth'] as const).filter((key) => credential[key] !== undefined);
+    if (given.length !== 1) {
+      const reason = given.length === 0 ? 'has no value' : `has ${given.join(' and ')}`;
+      is.refuse(context, { reason, fix: 'give exactly one of value, file and oauth' });
+    } else if (given[0] === 'value' && credential.prefix !== undefined) {
+      const fix = 'write it into value, which is sent as it is';
+      is.refuse(context, { reason: 'stands beside value', fix }, ['prefix']);
+    }
+  });
+
+/** Either form. */
+export const credential = z.union([fieldValue, withSource]);
 
 /** Name of the quota behind a credential. */
-export const account = accountName.describe(
-  'Names the quota that the credential stands for: with it the bucket, its order and what was learned of it outlive a new value. Default: each fixed value, file, or client of a token endpoint is a quota of its own.',
-);
+export const account = is
+  .text('use 1 to 128 printable characters, such as acme-shop', (name) => {
+    if (isPlaceholder(name)) return 'is a placeholder, not a name';
+    return /^[^\p{C}\p{Z}](?:[^\p{C}]{0,126}[^\p{C}\p{Z}])?$/u.test(name) ? null : 'is not a usable name';
+  })
+  .describe(
+    'Names the quota that the credential stands for: with it the bucket, its order and what was learned of it outlive a new value. Default: each fixed value, file, or client of a token endpoint is a quota of its own.',
+  );
 
 /** What the short form means, for descriptions. */
 export const shortForm =
   'Short form: the value alone, in the upstream’s credential field (authorization, or x-shopify-access-token for commerce).';
 
-export type CredentialInput = z.output<ReturnType<typeof credential>>;
+export type CredentialInput = z.output<typeof credential>;
 
 /** The form with keys; a text alone is the value. */
 export const withKeys = (credential: CredentialInput): Exclude<CredentialInput, string> =>
@@ -109,14 +119,11 @@ export function tokenUrlFault(credential: CredentialInput, allowed: PrivateAddre
     return { reason: 'is neither https nor http', fix: 'write https://host/path' };
   if (url.username !== '' || url.password !== '' || url.hash !== '')
     return { reason: 'holds user information or a fragment', fix: 'use clientId and clientSecret' };
-  if (allowsInside(allowed)) return unreachableLiteral(url.hostname, allowed);
-  const fix = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
-  if (url.protocol === 'http:') return { reason: 'is not encrypted (http)', fix };
-  return isPrivateLiteral(url.hostname) ? { reason: 'is a private or loopback address', fix } : null;
+  return insideFault(url.protocol.slice(0, -1), url.hostname, allowed);
 }
 
 /** A token endpoint and how this client asks it (RFC 6749 §4.4, with a refresh token §6). The path of its file is absolute. */
-export type OAuthClient = Frozen<z.output<typeof oauth>>;
+export type OAuthClient = is.Frozen<z.output<typeof oauth>>;
 
 /** Where the value of a credential comes from. `prefix` stands before it in the field. */
 export type CredentialSource =
@@ -136,43 +143,32 @@ export interface UpstreamCredential {
   readonly quota: string;
 }
 
-export interface CredentialContext {
-  /** Field of credentials that name none. */
-  readonly defaultField: string;
-  /** The quota's name as configured beside the credential. */
-  readonly account: string | undefined;
-  /** Where relative paths start. */
-  readonly folder: string;
-}
-
-/** The credential as it is used. */
+/**
+ * The credential as it is used.
+ * @param defaults field of credentials that name none, name of the quota as configured beside the credential, folder where relative
+ *   paths start
+ */
 export function settleCredential(
-  input: CredentialInput,
-  { defaultField, account, folder }: CredentialContext,
+  written: CredentialInput,
+  defaults: { readonly field: string; readonly account: string | undefined; readonly folder: string },
 ): UpstreamCredential {
-  const written = withKeys(input);
-  const field = written.header ?? defaultField;
-  const source = sourceOf(written, field, folder);
+  const { header: field = defaults.field, ...given } = withKeys(written);
+  const source = sourceOf(given, field, defaults.folder);
+  const { account } = defaults;
   return { field, source, quota: account === undefined ? quotaOf(source) : `account\n${account}` };
 }
 
 function sourceOf(
-  { value, file, oauth, prefix }: Exclude<CredentialInput, string>,
+  { value = '', file, oauth, prefix }: Exclude<CredentialInput, string>,
   field: string,
   folder: string,
 ): CredentialSource {
   if (file !== undefined) return { kind: 'file', path: resolve(folder, file), prefix: prefix ?? '' };
-  if (oauth === undefined) return { kind: 'value', value: value ?? '' };
-  const { refreshTokenFile } = oauth;
-  return {
-    kind: 'oauth',
-    // RFC 6750 §2.1: what authorization carries is `Bearer` and the token.
-    prefix: prefix ?? (field === 'authorization' ? 'Bearer ' : ''),
-    client: {
-      ...oauth,
-      refreshTokenFile: refreshTokenFile === null ? null : resolve(folder, refreshTokenFile),
-    },
-  };
+  if (oauth === undefined) return { kind: 'value', value };
+  const refreshTokenFile = oauth.refreshTokenFile === null ? null : resolve(folder, oauth.refreshTokenFile);
+  // RFC 6750 §2.1: what authorization carries is `Bearer` and the token.
+  const usual = field === 'authorization' ? 'Bearer ' : '';
+  return { kind: 'oauth', client: { ...oauth, refreshTokenFile }, prefix: prefix ?? usual };
 }
 
 /**
@@ -180,16 +176,8 @@ function sourceOf(
  * different kinds never meet, because no field value has a line break.
  */
 function quotaOf(source: CredentialSource): string {
-  switch (source.kind) {
-    case 'value':
-      return source.value;
-    case 'file':
-      return `file\n${source.path}`;
-    case 'oauth': {
-      const { tokenUrl, clientId, refreshTokenFile } = source.client;
-      return refreshTokenFile === null
-        ? `oauth\n${tokenUrl}\n${clientId}`
-        : `refresh token\n${refreshTokenFile}`;
-    }
-  }
+  if (source.kind === 'value') return source.value;
+  if (source.kind === 'file') return `file\n${source.path}`;
+  const { tokenUrl, clientId, refreshTokenFile } = source.client;
+  return refreshTokenFile === null ? `oauth\n${tokenUrl}\n${clientId}` : `refresh token\n${refreshTokenFile}`;
 }

@@ -3,20 +3,6 @@
  * The chart and the documents repeat them; `test/config/published.test.ts` holds those to this file.
  */
 
-/** Where the server listens, and the largest request body that it takes. */
-export const defaultServer = {
-  port: 8080,
-  adminHost: '127.0.0.1',
-  adminPort: 9090,
-  maxBodyBytes: 10_485_760,
-  maxConnections: 50_000,
-  maxCallsPerConnection: 100,
-  maxOpenCalls: 50_000,
-  /** Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is unavailable. */
-  maxEventLoopDelayMs: 250,
-  maxMemoryRatio: 0.85,
-} as const;
-
 /** How long and how many calls wait where neither the server nor the upstream states it. */
 export const defaultWaits = {
   /** Calls waiting per workspace and upstream. */

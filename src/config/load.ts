@@ -11,7 +11,7 @@ import { Worker } from 'node:worker_threads';
 import { checkText, type ConfigSource, type WrittenConfig } from './check-text.ts';
 import type { CheckResult } from './check-thread.ts';
 import { ConfigError, pathText, type Path } from './problem.ts';
-import { defaultServer } from './defaults.ts';
+import { defaultAdminHost } from './server.ts';
 import { fileSchema, settle, type FileContext, type Settings } from './schema.ts';
 
 export { ConfigError } from './problem.ts';
@@ -37,7 +37,7 @@ const processLabelKey = randomBytes(32).toString('hex');
 const contextOf = ({ path, env }: ConfigSource): FileContext => ({
   processLabelKey,
   folder: dirname(path),
-  adminHost: env['SLUICE_ADMIN_HOST'] || defaultServer.adminHost,
+  adminHost: env['SLUICE_ADMIN_HOST'] || defaultAdminHost,
 });
 
 /** Reads and checks the file. @throws ConfigError */

@@ -24,60 +24,54 @@ export interface OriginPattern {
   readonly port: number;
 }
 
-type Reading = { readonly value: OriginPattern } | Fault;
-
 const fault = (reason: string, fix: string): Fault => ({ reason, fix });
 const example = 'write scheme and host only, such as https://api.example.com';
+
+/** What must not stand behind the scheme. */
+const misplaced: readonly (readonly [form: RegExp, reason: string, fix: string])[] = [
+  [/@/, 'holds user information', `${example}; credentials belong in credential`],
+  [/#/, 'has a fragment', example],
+  [/\?/, 'has a query', example],
+  [/\//, 'has a path', `${example}; the path comes with each call`],
+  [/(?!^)\*|^\*(?!\.)/, 'has a wildcard that is not one whole leading label', 'write https://*.example.com'],
+];
 
 /**
  * Parses one origin. A lone `/` at the end is accepted, any other path is not. The host comes back as WHATWG `URL`
  * spells it (lower case, IPv6 in brackets); for a wildcard it is the part after `*.`.
  */
-function readOrigin(text: string): Reading {
-  const cut = /^([a-z][a-z0-9+.-]*):\/\/(.*)$/i.exec(text);
-  if (cut === null) return fault('is not an absolute origin', example);
-  const scheme = (cut[1] ?? '').toLowerCase();
-  const rest = (cut[2] ?? '').replace(/\/$/, '');
+function readOrigin(text: string): OriginPattern | Fault | null {
+  const [, written = '', behind = ''] = /^([a-z][a-z0-9+.-]*):\/\/(.*)$/i.exec(text) ?? [];
+  if (written === '') return null;
+  const scheme = written.toLowerCase();
   if (scheme !== 'https' && scheme !== 'http') return fault('has a scheme other than https or http', example);
-  if (rest.includes('@'))
-    return fault('holds user information', `${example}; credentials belong in credential`);
-  if (rest.includes('#')) return fault('has a fragment', example);
-  if (rest.includes('?')) return fault('has a query', example);
-  if (rest.includes('/')) return fault('has a path', `${example}; the path comes with each call`);
+  const rest = behind.replace(/\/$/, '');
+  for (const [form, reason, fix] of misplaced) if (form.test(rest)) return fault(reason, fix);
   const wildcard = rest.startsWith('*.');
   const hostAndPort = wildcard ? rest.slice(2) : rest;
-  if (hostAndPort.includes('*')) {
-    return fault('has a wildcard that is not one whole leading label', 'write https://*.example.com');
-  }
-  return readHost(scheme, hostAndPort, wildcard);
+  const [, host, port] = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([1-9][0-9]{0,4}))?$/i.exec(hostAndPort) ?? [];
+  const url = URL.parse(`${scheme}://${hostAndPort}`);
+  if (host === undefined || url === null)
+    return fault('has a host or port that cannot be used', `${example}; write international names as xn--…`);
+  const { hostname } = url;
+  if (hostname.endsWith('.')) return fault('has a host that ends with a dot', 'leave the last dot out');
+  if (hostname !== host.toLowerCase())
+    return fault('spells an address in an unusual way', `write it as ${scheme}://${hostname}`);
+  if (wildcard && literalAddress(hostname) !== null)
+    return fault('has a wildcard before an address', 'write the address without *.');
+  return { scheme, host: hostname, wildcard, port: port === undefined ? usualPorts[scheme] : Number(port) };
 }
 
-function readHost(scheme: 'https' | 'http', hostAndPort: string, wildcard: boolean): Reading {
-  const cut = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([1-9][0-9]{0,4}))?$/i.exec(hostAndPort);
-  if (cut === null || !URL.canParse(`${scheme}://${hostAndPort}`)) {
-    return fault('has a host or port that cannot be used', `${example}; write international names as xn--…`);
-  }
-  const { hostname } = new URL(`${scheme}://${hostAndPort}`);
-  if (hostname.endsWith('.')) return fault('has a host that ends with a dot', 'leave the last dot out');
-  if (hostname !== cut[1]?.toLowerCase()) {
-    return fault('spells an address in an unusual way', `write it as ${scheme}://${hostname}`);
-  }
-  if (wildcard && literalAddress(hostname) !== null) {
-    return fault('has a wildcard before an address', 'write the address without *.');
-  }
-  const port = cut[2] === undefined ? (scheme === 'https' ? 443 : 80) : Number(cut[2]);
-  return { value: { scheme, host: hostname, wildcard, port } };
-}
+const usualPorts = { https: 443, http: 80 } as const;
 
 /** An origin to which calls of an upstream may go. */
-export const origin = readText(readOrigin).describe(
+export const origin = readText(fault('is not an absolute origin', example), readOrigin).describe(
   'scheme://host[:port]; one leading "*." stands for exactly one label.',
 );
 
 /** An origin as it is written in the file. */
 export function originText({ scheme, host, wildcard, port }: OriginPattern): string {
-  const usual = scheme === 'https' ? 443 : 80;
-  return `${scheme}://${wildcard ? '*.' : ''}${host}${port === usual ? '' : `:${port}`}`;
+  return `${scheme}://${wildcard ? '*.' : ''}${host}${port === usualPorts[scheme] ? '' : `:${port}`}`;
 }
 
 /** The address a host spells out, without brackets, or `null` for a name. */
@@ -94,7 +88,7 @@ function isLoopback(host: string): boolean {
 }
 
 /** True when the host is spelt as an address outside the public unicast range, or is `localhost`. */
-export function isPrivateLiteral(host: string): boolean {
+function isPrivateLiteral(host: string): boolean {
   const address = literalAddress(host);
   return address === null ? isLoopback(host) : !isPublicAddress(address);
 }
@@ -103,18 +97,26 @@ export function isPrivateLiteral(host: string): boolean {
  * What is wrong with a host that is spelt as an address to which no connection would be made although addresses inside are
  * allowed; `null` for a name, and for an address that is connected to.
  */
-export function unreachableLiteral(host: string, allowed: PrivateAddresses): Fault | null {
+function unreachableLiteral(host: string, allowed: PrivateAddresses): Fault | null {
   const address = literalAddress(host);
   if (address === null || addressCheck(allowed)(address)) return null;
-  if (addressCheck(true)(address))
-    return {
-      reason: 'is an address outside the ranges of allowPrivateAddresses',
-      fix: 'add its range there, or name another origin',
-    };
-  return {
-    reason: 'is an address that is never connected to',
-    fix: 'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
-  };
+  return addressCheck(true)(address)
+    ? fault(
+        'is an address outside the ranges of allowPrivateAddresses',
+        'add its range there, or name another origin',
+      )
+    : fault(
+        'is an address that is never connected to',
+        'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
+      );
+}
+
+/** Whether a host outside is reached without encryption or is spelt as a private address. */
+export function insideFault(scheme: string, host: string, allowed: PrivateAddresses): Fault | null {
+  if (allowsInside(allowed)) return unreachableLiteral(host, allowed);
+  const fix = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
+  if (scheme === 'http') return fault('is not encrypted (http)', fix);
+  return isPrivateLiteral(host) ? fault('is a private or loopback address', fix) : null;
 }
 
 /** What is wrong with an origin of an upstream of this server; `null`: calls may go there. */
@@ -125,13 +127,13 @@ export function originFault(
 ): Fault | null {
   if (isOwnAddress(pattern, server))
     return fault('is Sluice itself', 'name the upstream’s own origin; a loop would wait for itself');
-  if (allowsInside(allowed)) return unreachableLiteral(pattern.host, allowed);
-  const allow = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
-  if (pattern.scheme === 'http') return fault('is not encrypted (http)', allow);
-  if (isPrivateLiteral(pattern.host)) return fault('is a private or loopback address', allow);
-  return pattern.wildcard && !pattern.host.includes('.')
-    ? fault('has a wildcard over a whole top-level domain', 'keep at least two labels after *.')
-    : null;
+  const isTooWide = pattern.wildcard && !pattern.host.includes('.') && !allowsInside(allowed);
+  return (
+    insideFault(pattern.scheme, pattern.host, allowed) ??
+    (isTooWide
+      ? fault('has a wildcard over a whole top-level domain', 'keep at least two labels after *.')
+      : null)
+  );
 }
 
 /** Where Sluice itself is reached. */
@@ -144,11 +146,10 @@ interface Listening {
 
 /** True when the origin is one of `publicHosts`, or this machine at one of our own ports. */
 function isOwnAddress(pattern: OriginPattern, { host, port, adminPort, publicHosts }: Listening): boolean {
-  const covers = (name: string): boolean =>
-    pattern.wildcard ? name.split('.').slice(1).join('.') === pattern.host : name === pattern.host;
   const isPublic = publicHosts.some((entry) => {
     const [, name = '', at] = /^(.*?)(?::(\d+))?$/.exec(entry) ?? [];
-    return covers(name) && (at === undefined || Number(at) === pattern.port);
+    const covered = pattern.wildcard ? name.split('.').slice(1).join('.') : name;
+    return covered === pattern.host && (at === undefined || Number(at) === pattern.port);
   });
   if (isPublic) return true;
   const isHere = /^(0\.0\.0\.0|::)$/.test(host) || isLoopback(host);
@@ -210,10 +211,10 @@ function isPublicSuffix(name: string): boolean {
 /** What is wrong with an origin to which a credential is sent; `null`: nothing, or nothing that is certain. */
 export const wildcardFault = (pattern: OriginPattern): Fault | null =>
   isOpen(pattern, 'public')
-    ? {
-        reason: `sends a credential to every host under ${pattern.host}, where anybody can have one`,
-        fix: 'name the hosts that are meant, without *., or leave the credential out: clients then bring their own',
-      }
+    ? fault(
+        `sends a credential to every host under ${pattern.host}, where anybody can have one`,
+        'name the hosts that are meant, without *., or leave the credential out: clients then bring their own',
+      )
     : null;
 
 /** True for a wildcard whose hosts belong to these. */

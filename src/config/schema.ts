@@ -13,64 +13,53 @@ import type { Fault, Path } from './problem.ts';
 import { redis, settleRedis } from './redis.ts';
 import { server, settleServer } from './server.ts';
 import { checkBesideServer, settleUpstream, upstream } from './upstream.ts';
-import {
-  atRestart,
-  freeze,
-  named,
-  orNull,
-  refuse,
-  secretLike,
-  section,
-  type Frozen,
-  type RuleContext,
-} from './values.ts';
+import * as is from './values.ts';
 import { wildcardFault } from './origins.ts';
 import { checkUpstreamNames, keyHashes, settleWorkspace, workspace } from './workspace.ts';
 
-const privacy = section(
-  atRestart({
-    labelKey: orNull(secretLike(/^.{16}/su, 'is shorter than 16 characters')).describe(
-      'Secret for workspace labels and keyed digests. Required with redis; else a random one per process.',
-    ),
+const privacy = is.section(
+  is.atRestart({
+    labelKey: is
+      .orNull(is.secretLike(/^.{16}/su, 'is shorter than 16 characters'))
+      .describe(
+        'Secret for workspace labels and keyed digests. Required with redis; else a random one per process.',
+      ),
   }),
 );
 
-const log = section({
-  level: z
-    .enum(['debug', 'info', 'warn', 'error', 'silent'])
-    .default('info')
-    .describe('Least level that is written.'),
-  sampleSuccesses: z
-    .number()
-    .min(0)
-    .max(1)
-    .default(1)
-    .describe('Share of successful calls that get a log line.'),
-});
+const log = is.section(
+  is.described(
+    {
+      level: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),
+      sampleSuccesses: z.number().min(0).max(1).default(1),
+    },
+    {
+      level: 'Least level that is written.',
+      sampleSuccesses: 'Share of successful calls that get a log line.',
+    },
+  ),
+);
 
 const mebibyte = 1_048_576;
+const bytes = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
 
-const bytes = () => z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
-
-const idempotency = section({
-  keepSeconds: z
-    .number()
-    .int()
-    .min(0)
-    .max(86_400)
-    .default(600)
-    .describe('How long the response to a call with an idempotency key is kept. 0: not at all.'),
-  maxBytes: bytes()
-    .max(64 * mebibyte)
-    .default(mebibyte)
-    .describe('Larger responses are not kept; a repeat gets 409 idempotency_conflict.'),
-  maxWorkspaceBytes: bytes()
-    .default(16 * mebibyte)
-    .describe('Bytes that a replica keeps for one workspace at most; the oldest responses go first.'),
-  maxTotalBytes: bytes()
-    .default(64 * mebibyte)
-    .describe('Bytes that a replica keeps in all at most.'),
-});
+const idempotency = is.section(
+  is.described(
+    {
+      keepSeconds: z.int().min(0).max(86_400).default(600),
+      maxBytes: bytes.max(64 * mebibyte).default(mebibyte),
+      maxWorkspaceBytes: bytes.default(16 * mebibyte),
+      maxTotalBytes: bytes.default(64 * mebibyte),
+    },
+    {
+      keepSeconds: 'How long the response to a call with an idempotency key is kept. 0: not at all.',
+      maxBytes: 'Larger responses are not kept; a repeat gets 409 idempotency_conflict.',
+      maxWorkspaceBytes:
+        'Bytes that a replica keeps for one workspace at most; the oldest responses go first.',
+      maxTotalBytes: 'Bytes that a replica keeps in all at most.',
+    },
+  ),
+);
 
 const workspaceFault = (id: string): Fault | null => {
   const reason = workspaceIdFault(id);
@@ -78,40 +67,44 @@ const workspaceFault = (id: string): Fault | null => {
 };
 
 /** The whole file. */
-export const fileSchema = section({
-  server: server.prefault({}),
-  redis: redis.optional().describe('Leave out for the embedded limiter of one process.'),
-  privacy: privacy.prefault({}),
-  log: log.prefault({}),
-  idempotency: idempotency.prefault({}),
-  upstreams: named(upstream)
-    .meta({ minProperties: 1, propertyNames: { pattern: upstreamNamePattern.source } })
-    .describe('APIs behind Sluice, by name.'),
-  workspaces: named(workspace, workspaceFault('__proto__') ?? undefined)
-    .meta({ propertyNames: { minLength: 1, maxLength: 128 } })
-    .describe('Callers, by id. {} lets nobody call.'),
-}).superRefine(checkFile);
+export const fileSchema = is
+  .section({
+    server: server.prefault({}),
+    redis: redis.optional().describe('Leave out for the embedded limiter of one process.'),
+    privacy: privacy.prefault({}),
+    log: log.prefault({}),
+    idempotency: idempotency.prefault({}),
+    upstreams: is
+      .named(upstream)
+      .meta({ minProperties: 1, propertyNames: { pattern: upstreamNamePattern.source } })
+      .describe('APIs behind Sluice, by name.'),
+    workspaces: is
+      .named(workspace, workspaceFault('__proto__') ?? undefined)
+      .meta({ propertyNames: { minLength: 1, maxLength: 128 } })
+      .describe('Callers, by id. {} lets nobody call.'),
+  })
+  .superRefine(checkFile);
 
 /** The file after defaults of single keys; absent keys that depend on others are still absent. */
 export type FileInput = z.output<typeof fileSchema>;
 
 /** Rules between sections: names that must exist, values that must differ, secrets that must be there. They see files of the right form. */
-function checkFile(file: FileInput, context: RuleContext): void {
+function checkFile(file: FileInput, context: is.RuleContext): void {
   const { server, redis, privacy, upstreams, workspaces } = file;
   const names = Object.keys(upstreams);
   if (names.length === 0)
-    refuse(context, { reason: 'is empty', fix: 'describe at least one upstream' }, ['upstreams']);
+    is.refuse(context, { reason: 'is empty', fix: 'describe at least one upstream' }, ['upstreams']);
   for (const [name, upstream] of Object.entries(upstreams)) {
     const at = { context, path: ['upstreams', name] };
     const fix = 'use up to 63 lower-case letters, digits, - and _, a letter or digit first';
     if (!upstreamNamePattern.test(name))
-      refuse(context, { reason: 'is not a usable upstream name', fix }, at.path);
+      is.refuse(context, { reason: 'is not a usable upstream name', fix }, at.path);
     checkBesideServer(upstream, server, at);
   }
   for (const [id, workspace] of Object.entries(workspaces)) {
     const at = { context, path: ['workspaces', id] };
     const fault = workspaceFault(id);
-    if (fault !== null) refuse(context, fault, at.path);
+    if (fault !== null) is.refuse(context, fault, at.path);
     checkUpstreamNames(workspace, names, at);
   }
   const credentials = [...credentialsOf(file)];
@@ -121,7 +114,7 @@ function checkFile(file: FileInput, context: RuleContext): void {
   checkKeys(credentials, file, context);
   if (redis === undefined || privacy.labelKey !== null) return;
   const fix = 'set it to a secret that all replicas share, for instance "${SLUICE_LABEL_KEY}"';
-  refuse(context, { reason: 'is missing, and redis needs it', fix }, ['privacy', 'labelKey']);
+  is.refuse(context, { reason: 'is missing, and redis needs it', fix }, ['privacy', 'labelKey']);
 }
 
 interface Located {
@@ -145,13 +138,13 @@ function* credentialsOf({ upstreams, workspaces }: FileInput): Generator<Located
 function checkTokenUrls(
   credentials: readonly Located[],
   { upstreams }: FileInput,
-  context: RuleContext,
+  context: is.RuleContext,
 ): void {
   const byName = new Map(Object.entries(upstreams));
   for (const { path, credential, upstream } of credentials) {
     const owner = byName.get(upstream);
     const fault = owner === undefined ? null : tokenUrlFault(credential, owner.allowPrivateAddresses);
-    if (fault !== null) refuse(context, fault, [...path, 'oauth', 'tokenUrl']);
+    if (fault !== null) is.refuse(context, fault, [...path, 'oauth', 'tokenUrl']);
   }
 }
 
@@ -159,13 +152,13 @@ function checkTokenUrls(
 function checkWildcards(
   credentials: readonly Located[],
   { upstreams }: FileInput,
-  context: RuleContext,
+  context: is.RuleContext,
 ): void {
   const injected = new Set(credentials.map(({ upstream }) => upstream));
   for (const [name, { origins }] of Object.entries(upstreams))
     origins.forEach((pattern, index) => {
       const fault = injected.has(name) ? wildcardFault(pattern) : null;
-      if (fault !== null) refuse(context, fault, ['upstreams', name, 'origins', index]);
+      if (fault !== null) is.refuse(context, fault, ['upstreams', name, 'origins', index]);
     });
 }
 
@@ -173,7 +166,7 @@ function checkWildcards(
  * One refresh token belongs to one client, and is no credential itself. Paths are compared as they are written, without `.` and `..`;
  * clients with all that they send, because a change of how they write their request would be a mistake as well.
  */
-function checkRefreshTokenFiles(credentials: readonly Located[], context: RuleContext): void {
+function checkRefreshTokenFiles(credentials: readonly Located[], context: is.RuleContext): void {
   const owners = new Map<string, { readonly client: string; readonly at: string }>();
   for (const { path, credential } of credentials) {
     const { refreshTokenFile = null, shared: _, ...client } = withKeys(credential).oauth ?? {};
@@ -184,7 +177,7 @@ function checkRefreshTokenFiles(credentials: readonly Located[], context: RuleCo
     } else if (owner.client !== JSON.stringify(client)) {
       const reason = `is the file of another client (${owner.at})`;
       const fix = 'give each client a file of its own: two that use one refresh token lock each other out';
-      refuse(context, { reason, fix }, [...path, 'oauth', 'refreshTokenFile']);
+      is.refuse(context, { reason, fix }, [...path, 'oauth', 'refreshTokenFile']);
     }
   }
   for (const { path, credential } of credentials) {
@@ -192,18 +185,22 @@ function checkRefreshTokenFiles(credentials: readonly Located[], context: RuleCo
     if (file === undefined || !owners.has(normalize(file))) continue;
     const fix =
       'leave file out and use the same oauth section: a refresh token is never sent to the upstream';
-    refuse(context, { reason: 'is a refreshTokenFile, too', fix }, [...path, 'file']);
+    is.refuse(context, { reason: 'is a refreshTokenFile, too', fix }, [...path, 'file']);
   }
 }
 
 /** A key names exactly one workspace, once; and a client's API key is never sent upstream, so it cannot be a credential either. */
-function checkKeys(credentials: readonly Located[], { workspaces }: FileInput, context: RuleContext): void {
+function checkKeys(
+  credentials: readonly Located[],
+  { workspaces }: FileInput,
+  context: is.RuleContext,
+): void {
   const seen = new Set<string>();
   for (const [id, workspace] of Object.entries(workspaces))
     for (const { hash, path } of keyHashes(workspace)) {
       if (seen.has(hash) && /^sha256:[0-9a-f]{64}$/.test(hash)) {
         const fix = 'give each workspace its own key: a key must name exactly one workspace, once';
-        refuse(context, { reason: 'is a key that was already given above', fix }, [
+        is.refuse(context, { reason: 'is a key that was already given above', fix }, [
           'workspaces',
           id,
           ...path,
@@ -216,7 +213,7 @@ function checkKeys(credentials: readonly Located[], { workspaces }: FileInput, c
     if (value === undefined || !seen.has(sha256(value.replace(/^bearer\s+/i, '')))) continue;
     const at = typeof credential === 'string' ? path : [...path, 'value'];
     const fix = 'give the credential that the upstream knows';
-    refuse(context, { reason: 'is an API key of Sluice', fix }, at);
+    is.refuse(context, { reason: 'is an API key of Sluice', fix }, at);
   }
 }
 
@@ -236,9 +233,9 @@ export interface FileContext {
 const startedSections = { server, redis, privacy } as const;
 
 /** The configuration after validation: every default filled in, frozen, units in the names. */
-export interface Settings extends Frozen<ReturnType<typeof settled>> {}
+export interface Settings extends is.Frozen<ReturnType<typeof settled>> {}
 
-export const settle = (file: FileInput, context: FileContext): Settings => freeze(settled(file, context));
+export const settle = (file: FileInput, context: FileContext): Settings => is.freeze(settled(file, context));
 
 function settled(file: FileInput, { processLabelKey, folder, adminHost }: FileContext) {
   const { labelKey } = file.privacy;
@@ -271,9 +268,9 @@ function settled(file: FileInput, { processLabelKey, folder, adminHost }: FileCo
   };
 }
 
-export interface LogSettings extends Frozen<z.output<typeof log>> {}
+export interface LogSettings extends is.Frozen<z.output<typeof log>> {}
 /** What is kept of responses, for repeats with the same idempotency key. */
-export interface IdempotencySettings extends Frozen<z.output<typeof idempotency>> {}
+export interface IdempotencySettings extends is.Frozen<z.output<typeof idempotency>> {}
 
 /** Keys of the file whose new value waits for a restart; empty = everything takes effect now. Shows no value. */
 export function restartKeys(started: Settings, next: Settings): readonly string[] {

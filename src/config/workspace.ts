@@ -3,111 +3,130 @@ import { z } from 'zod';
 import { didYouMean } from '../nearest.policy.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
 import { defaultsOfKinds } from './defaults.ts';
-import type { Fault, Path } from './problem.ts';
+import { isPlaceholder, readInstant } from './names.ts';
+import type { Path } from './problem.ts';
 import { readSeparator, type Separator } from './speaks.ts';
 import type { UpstreamSettings } from './upstream.ts';
-import {
-  countOrNone,
-  expires,
-  hash,
-  keyId,
-  named,
-  orNull,
-  rate,
-  readText,
-  refuse,
-  section,
-  type Frozen,
-  type RuleContext,
-} from './values.ts';
+import * as is from './values.ts';
 
-const perUpstream = (description: string) =>
-  z
-    .union([...countOrNone.options, named(countOrNone)])
-    .optional()
-    .describe(`${description} One number counts for each upstream alone; "none" = no ceiling.`);
+const hashOfNothing = 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855';
+
+/** Digest of an API key, lower case. */
+const hash = is
+  .text('make a key with "sluice keys create --workspace NAME" and copy the hash it prints', (text) => {
+    if (isPlaceholder(text)) return 'is a placeholder, not a hash';
+    if (text.trim().startsWith('slc_')) return 'is the key itself; only its hash belongs here';
+    if (!/^sha256:[0-9a-f]{64}$/i.test(text)) return 'is not "sha256:" and 64 hexadecimal digits';
+    return text.toLowerCase() === hashOfNothing ? 'is the hash of an empty key' : null;
+  })
+  .toLowerCase()
+  .describe('sha256:<hex> of the whole key.');
+
+/** End of an API key, milliseconds since the epoch. */
+const expires = is.readText(
+  { reason: 'is not a date', fix: 'write 2027-01-01T00:00:00Z or 2027-01-01' },
+  readInstant,
+);
+
+const ceiling = z.union([...is.countOrNone.options, is.named(is.countOrNone)]).optional();
+const ceilingWords = 'One number counts for each upstream alone; "none" = no ceiling.';
 
 /** By what a workspace tells its callers apart. */
 export type CallerPart = { readonly kind: 'key' } | Extract<Separator, { kind: 'header' | 'body' }>;
 
-const callerPart = readText((written): { readonly value: CallerPart } | Fault => {
-  if (written === 'key') return { value: { kind: 'key' } };
-  const part = readSeparator(written);
-  return part !== null && typeof part === 'object' && (part.kind === 'header' || part.kind === 'body')
-    ? { value: part }
-    : { reason: 'tells no callers apart', fix: 'write key, "header:x-agent" or "body:/user"' };
-});
+const callerPart = is.readText(
+  { reason: 'tells no callers apart', fix: 'write key, "header:x-agent" or "body:/user"' },
+  (written): CallerPart | null => {
+    if (written === 'key') return { kind: 'key' };
+    const part = readSeparator(written);
+    return typeof part === 'object' && (part?.kind === 'header' || part?.kind === 'body') ? part : null;
+  },
+);
 
 /** How calls are treated that do not say it themselves. */
-const callsAre = z
-  .enum(['normal', 'background'])
-  .describe(
-    'background: calls leave only when no other call of their bucket can, but one a minute. Default: normal.',
-  );
+const callsAre = z.enum(['normal', 'background']);
+const classWords =
+  'background: calls leave only when no other call of their bucket can, but one a minute. Default: normal.';
+
+const key = is.section({
+  hash,
+  ...is.described(
+    {
+      id: is.orNull(z.string().regex(/^[A-Za-z0-9-]{1,64}$/)),
+      expires: is.orNull(expires),
+      class: is.orNull(callsAre),
+    },
+    {
+      id: 'Id of the key, the middle part of slc_<id>_…: shown by `sluice labels` and `sluice keys list`.',
+      expires: 'Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).',
+      class: classWords,
+    },
+  ),
+});
 
 /** One workspace. */
-export const workspace = section({
-  keys: z
-    .array(
-      z.union([
-        hash,
-        section({ hash, id: orNull(keyId), expires: orNull(expires), class: orNull(callsAre) }),
-      ]),
-    )
-    .describe(
-      'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
+export const workspace = is
+  .section(
+    is.described(
+      {
+        keys: z.array(z.union([hash, key])),
+        upstreams: z.array(z.string()).min(1).optional(),
+        requestsPerMinute: ceiling,
+        requestsPerDay: ceiling,
+        class: callsAre.default('normal'),
+        weight: is.rate.default(1),
+        callers: is
+          .section({
+            by: callerPart.describe('key, "header:<name>" or "body:<JSON Pointer>": what names the caller.'),
+          })
+          .optional(),
+        credentials: is.named(credential.describe(shortForm)).optional(),
+        accounts: is.named(account).optional(),
+      },
+      {
+        keys: 'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
+        upstreams: 'Upstreams this workspace may call. Default: all.',
+        requestsPerMinute: `Own ceiling in every 60 s window, by upstream. ${ceilingWords}`,
+        requestsPerDay: `Own ceiling per 24 h, by upstream. ${ceilingWords}`,
+        class: classWords,
+        weight: 'Share of a bucket relative to other workspaces that wait for it.',
+        callers:
+          'Shares the turns of the workspace fairly between its callers, up to 1,000 at a time. Default: by arrival.',
+        credentials: 'Own upstream credentials, by upstream.',
+        accounts: 'Names of the quotas behind those credentials, by upstream.',
+      },
     ),
-  upstreams: z
-    .array(z.string())
-    .min(1)
-    .optional()
-    .describe('Upstreams this workspace may call. Default: all.'),
-  requestsPerMinute: perUpstream('Own ceiling in every 60 s window, by upstream.'),
-  requestsPerDay: perUpstream('Own ceiling per 24 h, by upstream.'),
-  class: callsAre.default('normal'),
-  weight: rate.default(1).describe('Share of a bucket relative to other workspaces that wait for it.'),
-  callers: section({
-    by: callerPart.describe('key, "header:<name>" or "body:<JSON Pointer>": what names the caller.'),
-  })
-    .optional()
-    .describe(
-      'Shares the turns of the workspace fairly between its callers, up to 1,000 at a time. Default: by arrival.',
-    ),
-  credentials: named(credential(shortForm)).optional().describe('Own upstream credentials, by upstream.'),
-  accounts: named(account).optional().describe('Names of the quotas behind those credentials, by upstream.'),
-}).superRefine(({ accounts = {}, credentials = {} }, context) => {
-  for (const name of Object.keys(accounts)) {
-    if (Object.hasOwn(credentials, name)) continue;
+  )
+  .superRefine(({ accounts = {}, credentials = {} }, context) => {
     const fix = 'add the workspace’s credential for it, or leave the account out';
-    refuse(context, { reason: 'names the quota of no credential', fix }, ['accounts', name]);
-  }
-});
+    for (const name of Object.keys(accounts))
+      if (!Object.hasOwn(credentials, name))
+        is.refuse(context, { reason: 'names the quota of no credential', fix }, ['accounts', name]);
+  });
 
 export type WorkspaceInput = z.output<typeof workspace>;
 
 /** Refuses names of upstreams that are not configured, or not allowed to the workspace. `known`: all that are configured. */
 export function checkUpstreamNames(
-  workspace: WorkspaceInput,
+  { upstreams, requestsPerMinute, requestsPerDay, credentials }: WorkspaceInput,
   known: readonly string[],
-  { context, path }: { readonly context: RuleContext; readonly path: Path },
+  { context, path }: { readonly context: is.RuleContext; readonly path: Path },
 ): void {
-  const { upstreams: allowed = known, requestsPerMinute, requestsPerDay, credentials } = workspace;
-  const check = (name: string, ...at: Path): void => {
+  const check = (name: string, at: Path): void => {
     if (!known.includes(name)) {
-      const fix =
-        known.length === 0
-          ? 'describe it in upstreams'
-          : `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
-      refuse(context, { reason: 'names an upstream that is not configured', fix }, [...path, ...at]);
-    } else if (!allowed.includes(name)) {
+      const among = `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
+      const fix = known.length === 0 ? 'describe it in upstreams' : among;
+      is.refuse(context, { reason: 'names an upstream that is not configured', fix }, [...path, ...at]);
+    } else if (upstreams?.includes(name) === false) {
       const fix = `add ${name} to the workspace’s upstreams, or remove this entry`;
-      refuse(context, { reason: 'names an upstream that the workspace may not call', fix }, [...path, ...at]);
+      const reason = 'names an upstream that the workspace may not call';
+      is.refuse(context, { reason, fix }, [...path, ...at]);
     }
   };
-  workspace.upstreams?.forEach((name, index) => check(name, 'upstreams', index));
+  upstreams?.forEach((name, index) => check(name, ['upstreams', index]));
   for (const [key, byUpstream] of Object.entries({ requestsPerMinute, requestsPerDay, credentials }))
-    if (typeof byUpstream === 'object' && byUpstream !== null)
-      for (const name of Object.keys(byUpstream)) check(name, key, name);
+    if (typeof byUpstream === 'object')
+      for (const name of Object.keys(byUpstream ?? {})) check(name, [key, name]);
 }
 
 /** The digest of each key, with the path to it from the workspace. */
@@ -119,7 +138,7 @@ export const keyHashes = ({ keys }: WorkspaceInput): { readonly hash: string; re
   );
 
 /** A workspace as its calls are judged. */
-export interface WorkspaceSettings extends Frozen<ReturnType<typeof settleWorkspace>> {}
+export interface WorkspaceSettings extends is.Frozen<ReturnType<typeof settleWorkspace>> {}
 export type WorkspaceKey = WorkspaceSettings['keys'][number];
 
 /** `upstreams`: all that the file describes. `folder`: where relative paths start. */
@@ -131,18 +150,25 @@ export function settleWorkspace(
     folder,
   }: { readonly upstreams: ReadonlyMap<string, UpstreamSettings>; readonly folder: string },
 ) {
-  const allowed = written.upstreams ?? [...upstreams.keys()];
   const { accounts = {}, credentials = {} } = written;
+  const allowed = written.upstreams ?? [...upstreams.keys()];
+  /** A ceiling of each upstream: one number that holds for each, or one number by upstream. */
+  const byUpstream = (ceiling: WorkspaceInput['requestsPerMinute']): Map<string, number | null> => {
+    if (ceiling === undefined) return new Map();
+    return typeof ceiling === 'object' && ceiling !== null
+      ? new Map(Object.entries(ceiling))
+      : new Map(allowed.map((name) => [name, ceiling]));
+  };
   return {
     id,
     keys: written.keys.map((key) => {
       const own = typeof key === 'string' ? { hash: key, id: null, expires: null, class: null } : key;
-      const { hash, id, expires } = own;
-      /** `sha256`: hexadecimal, by it a key is found. `expiresAt`: `null` = never. */
       return {
-        sha256: hash.slice('sha256:'.length),
-        id,
-        expiresAt: expires,
+        /** Hexadecimal: by it a key is found. */
+        sha256: own.hash.slice('sha256:'.length),
+        id: own.id,
+        /** `null` = never. */
+        expiresAt: own.expires,
         /** Its calls leave when no other call can. */
         isBackground: (own.class ?? written.class) === 'background',
       };
@@ -150,31 +176,19 @@ export function settleWorkspace(
     /** Names of the upstreams this workspace may call. */
     upstreams: new Set(allowed),
     /** Own ceilings by upstream name; where absent the upstream's stated limit is the ceiling. `null` = none. */
-    requestsPerMinute: byUpstream(written.requestsPerMinute, allowed),
-    requestsPerDay: byUpstream(written.requestsPerDay, allowed),
+    requestsPerMinute: byUpstream(written.requestsPerMinute),
+    requestsPerDay: byUpstream(written.requestsPerDay),
     weight: written.weight,
     /** What names the caller of a call; `null` = the workspace does not tell them apart. */
     callers: written.callers?.by ?? null,
     /** Own upstream credentials by upstream name. */
     credentials: new Map(
       Object.entries(credentials).map(([name, credential]) => {
-        const upstream = upstreams.get(name);
-        const defaultField =
-          upstream?.credential?.field ?? defaultsOfKinds[upstream?.kind ?? 'generic'].field;
+        const { credential: common, kind = 'generic' } = upstreams.get(name) ?? {};
+        const field = common?.field ?? defaultsOfKinds[kind].field;
         const account = Object.hasOwn(accounts, name) ? accounts[name] : undefined;
-        return [name, settleCredential(credential, { defaultField, account, folder })];
+        return [name, settleCredential(credential, { field, account, folder })];
       }),
     ),
   };
-}
-
-/** A ceiling of each upstream: one number that holds for each, or one number by upstream. */
-function byUpstream(
-  ceiling: WorkspaceInput['requestsPerMinute'],
-  allowed: readonly string[],
-): Map<string, number | null> {
-  if (ceiling === undefined) return new Map();
-  return typeof ceiling === 'object' && ceiling !== null
-    ? new Map(Object.entries(ceiling))
-    : new Map(allowed.map((name) => [name, ceiling]));
 }

@@ -1,7 +1,6 @@
 /** Sections with rules of their own: Redis, presets, keys that take effect at the next start, names that objects have for themselves. */
 import { resolve } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
-import { readRedisUrl } from '../../src/config/redis.ts';
 import { restartKeys, withStartedValues } from '../../src/config/schema.ts';
 import { presetNames, presetOf, readPreset } from '../../src/config/speaks.ts';
 import { startGateway } from '../support/gateway.ts';
@@ -53,7 +52,9 @@ describe('the redis section', () => {
     'redis://a/x',
     'redis://%zz@a',
   ])('%s is refused as a URL', (text) =>
-    expect(readRedisUrl(text)).toMatchObject({ reason: 'is not a Redis URL' }),
+    expect(problemsOf(`${strongKey}${file()}redis: { url: '${text}' }\n`)[0]?.reason).toBe(
+      'is not a Redis URL',
+    ),
   );
 });
 
