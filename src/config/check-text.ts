@@ -5,24 +5,14 @@
  * Invariants: a reference is replaced inside one value only, after parsing, so that no variable can add keys; no message shows a text of
  * the file, only numbers and kinds of values.
  */
+import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument, type Document } from 'yaml';
 import type { z } from 'zod';
 import { isDurationKey, secondsOf } from '../duration.policy.ts';
-import {
-  isAlias,
-  isMap,
-  isNode,
-  isScalar,
-  isSeq,
-  LineCounter,
-  parseDocument,
-  visit,
-  type Document,
-  type Node,
-  type Pair,
-  type YAMLMap,
-} from 'yaml';
 import { didYouMean } from '../nearest.policy.ts';
-import { ConfigError, pathText, type Finding, type Path, type Problem } from './problem.ts';
+import { ConfigError, pathText, type Fault, type Path, type Problem } from './problem.ts';
+
+/** Environment as the configuration sees it. */
+export type Env = Readonly<Record<string, string | undefined>>;
 
 /** Where the configuration comes from. */
 export interface ConfigSource {
@@ -38,6 +28,11 @@ export interface WrittenConfig extends ConfigSource {
   readonly digest: string;
 }
 
+/** A problem before its path was turned into text and a line. */
+interface Finding extends Fault {
+  readonly path: Path;
+}
+
 /** Checks a text by the schema of its kind of file; `path` only names it in messages. @throws ConfigError */
 export function checkText<Schema extends z.ZodType>(
   schema: Schema,
@@ -45,84 +40,57 @@ export function checkText<Schema extends z.ZodType>(
   { path, env }: ConfigSource,
 ): z.output<Schema> {
   const document = readDocument(text, env);
-  if (document.faults.length > 0) throw new ConfigError(path, document.faults);
-  const { result, findings } = check(schema, document);
-  if (!result.success || findings.length > 0) throw configError(path, document, findings);
-  return result.data;
+  const { tree, faults, missing } = document;
+  if (faults.length > 0) throw new ConfigError(path, faults);
+  let result = schema.safeParse(tree, { reportInput: true });
+  if (retypeTexts(document, findingsOf(result))) result = schema.safeParse(tree, { reportInput: true });
+  const unfilled = new Set(missing.map(({ path }) => pathText(path)));
+  const others = findingsOf(result).filter(({ path }) => !unfilled.has(pathText(path)));
+  if (result.success && missing.length === 0) return result.data;
+  const problems = [...missing, ...others].map(({ path, reason, fix }) => ({
+    path: pathText(path),
+    line: document.lineOf(path),
+    reason,
+    fix,
+  }));
+  throw new ConfigError(
+    path,
+    problems.toSorted((a, b) => a.line - b.line),
+  );
 }
 
-function check<Schema extends z.ZodType>(
-  schema: Schema,
-  document: ConfigDocument,
-): { readonly result: z.ZodSafeParseResult<z.output<Schema>>; readonly findings: readonly Finding[] } {
-  const first = schema.safeParse(document.tree);
-  const retyped = first.success
-    ? 0
-    : retypeTexts(
-        document,
-        first.error.issues.flatMap((i) => explain(i, null)),
-      );
-  const result = retyped === 0 ? first : schema.safeParse(document.tree);
-  const found = result.success ? [] : result.error.issues.flatMap((issue) => explain(issue, document.tree));
-  const unfilled = new Set(document.missing.map(({ path }) => pathText(path)));
-  const others = found.filter(({ path }) => !unfilled.has(pathText(path)));
-  return { result, findings: [...document.missing, ...others] };
-}
+const findingsOf = ({ error }: z.ZodSafeParseResult<unknown>): Finding[] =>
+  (error?.issues ?? []).flatMap((issue) => explain(issue));
 
 /**
  * Where the schema refused a text, what the writer meant by it: a variable holds text only, and may spell a number or truth value
- * (`port: "${PORT}"`), and a duration may have a unit. Returns how many values were changed.
+ * (`port: "${PORT}"`), and a duration may have a unit. Returns whether a value was changed.
  */
-function retypeTexts(document: ConfigDocument, refused: readonly Finding[]): number {
-  const references = new Set(document.referenced.map(pathText));
-  let changed = 0;
+function retypeTexts({ tree, referenced }: ConfigDocument, refused: readonly Finding[]): boolean {
+  const references = new Set(referenced.map(pathText));
+  let isChanged = false;
   for (const { path } of refused) {
-    const parent = valueAt(document.tree, path.slice(0, -1));
-    const key = path.at(-1);
-    const text = valueAt(document.tree, path);
-    if (key === undefined || typeof text !== 'string' || typeof parent !== 'object' || parent === null)
-      continue;
+    const key = path.at(-1) ?? '';
+    const parent = path.slice(0, -1).reduce(memberOf, tree);
+    const text = memberOf(parent, key);
+    if (typeof text !== 'string' || typeof parent !== 'object' || parent === null) continue;
     const seconds = isDurationKey(key) ? secondsOf(text) : null;
     const meant = seconds ?? (references.has(pathText(path)) ? spelled(text) : undefined);
-    if (meant === undefined) continue;
-    Reflect.set(parent, key, meant);
-    changed += 1;
+    if (meant !== undefined) isChanged = Reflect.set(parent, key, meant);
   }
-  return changed;
+  return isChanged;
 }
+
+const memberOf = (value: unknown, key: string | number): unknown =>
+  typeof value === 'object' && value !== null && Object.hasOwn(value, key)
+    ? (Reflect.get(value, key) as unknown)
+    : undefined;
 
 const spelled = (text: string): number | boolean | undefined =>
   /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : ({ true: true, false: false } as const)[text];
 
-function configError(path: string, document: ConfigDocument, findings: readonly Finding[]): ConfigError {
-  const problems = findings.map((finding) => ({
-    path: finding.path.length === 0 ? '' : pathText(finding.path),
-    line: document.lineOf(finding.path),
-    reason: finding.reason,
-    fix: finding.fix,
-  }));
-  problems.sort((a, b) => a.line - b.line);
-  return new ConfigError(path, problems);
-}
-
-/** Environment as the configuration sees it. */
-export type Env = Readonly<Record<string, string | undefined>>;
-
-type SyntaxFault = Problem & { readonly line: number };
-
 /** A parsed file. */
-interface ConfigDocument {
-  /** Plain values: records, lists, texts, numbers, truth values, `null`. */
-  readonly tree: unknown;
-  /** Syntax faults, with their lines; the tree is not usable when there are any. */
-  readonly faults: readonly SyntaxFault[];
-  /** References to variables that are not set. */
-  readonly missing: readonly Finding[];
-  /** Values that were one whole reference: a variable can only hold text, but may stand for a number. */
-  readonly referenced: readonly Path[];
-  /** Line of the deepest key of the path that exists in the file. */
-  readonly lineOf: (path: Path) => number;
-}
+type ConfigDocument = ReturnType<typeof readDocument>;
 
 const indent =
   'put the same number of blanks, no tabs, before keys of one section; a text with a colon belongs in quotes';
@@ -138,115 +106,87 @@ const syntaxFixes: Readonly<Record<string, string>> = {
 };
 
 /** Parses the text and fills in `${NAME}` from `env`; `$${` stands for a literal `${`. */
-export function readDocument(text: string, env: Env): ConfigDocument {
+export function readDocument(text: string, env: Env) {
   const lines = new LineCounter();
+  const lineAt = (offset = 0): number => lines.linePos(offset).line;
   // The parser's own search for repeated keys compares each key with each: over half of its time for 10,000 workspaces.
-  const document = parseDocument(text, {
-    lineCounter: lines,
-    merge: true,
-    prettyErrors: false,
-    uniqueKeys: false,
-  });
-  const faults: SyntaxFault[] = [...document.errors, ...document.warnings].map((error) => ({
-    path: '',
-    line: lines.linePos(error.pos[0]).line,
-    // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
-    reason: error.message.split(/[:;\n]/)[0] ?? '',
-    fix:
-      syntaxFixes[error.code] ??
-      'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
-  }));
+  const options = { lineCounter: lines, merge: true, prettyErrors: false, uniqueKeys: false };
+  const document = parseDocument(text, options);
+  const found: (Problem & { readonly line: number })[] = [...document.errors, ...document.warnings].map(
+    ({ code, message, pos }) => ({
+      path: '',
+      line: lineAt(pos[0]),
+      // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
+      reason: message.split(/[:;\n]/)[0] ?? '',
+      fix:
+        syntaxFixes[code] ??
+        'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
+    }),
+  );
+  /** References to variables that are not set. */
   const missing: Finding[] = [];
+  /** Values that were one whole reference: a variable can only hold text, but may stand for a number. */
   const referenced: Path[] = [];
-  visit(document, {
-    Map(key, map, ancestors) {
-      for (const { name, offset } of repeatedKeys(map)) {
-        const { line } = lines.linePos(offset);
-        faults.push({
-          path: pathText([...pathOf(key, ancestors), name]),
-          line,
-          reason: 'is written twice in one section',
-          fix: 'remove one of the two, or join what stands below them',
-        });
+  const walk = (node: unknown, path: Path): void => {
+    if (isSeq(node)) node.items.forEach((item, index) => walk(item, [...path, index]));
+    if (isMap(node)) {
+      // YAML leaves open which of two values would count.
+      const seen = new Set<unknown>();
+      for (const { key } of node.items) {
+        if (!isScalar(key)) continue;
+        if (seen.has(key.value))
+          found.push({
+            path: pathText([...path, keyText(key)]),
+            line: lineAt(key.range?.[0]),
+            reason: 'is written twice in one section',
+            fix: 'remove one of the two, or join what stands below them',
+          });
+        seen.add(key.value);
       }
-    },
-    Scalar(key, node, ancestors) {
-      if (key === 'key' || typeof node.value !== 'string' || !node.value.includes('${')) return;
-      const path = pathOf(key, ancestors);
-      const filled = interpolate(node.value, env);
-      if (/^\$\{[^}]*\}$/.test(node.value)) referenced.push(path);
-      if (filled.kind === 'text') node.value = filled.text;
-      else missing.push({ path, reason: filled.reason, fix: filled.fix });
-    },
-  });
-  faults.sort((a, b) => a.line - b.line);
+      for (const { key, value } of node.items) walk(value, [...path, keyText(key)]);
+    }
+    if (!isScalar(node) || typeof node.value !== 'string' || !node.value.includes('${')) return;
+    if (/^\$\{[^}]*\}$/.test(node.value)) referenced.push(path);
+    const { filled, faults } = interpolate(node.value, env);
+    node.value = filled;
+    missing.push(...faults.slice(0, 1).map((fault) => ({ path, ...fault })));
+  };
+  walk(document.contents, []);
+  found.sort((a, b) => a.line - b.line);
   // What follows a fault in its line follows from it.
-  const first = faults.filter(({ line }, at) => line !== faults[at - 1]?.line);
+  const faults = found.filter(({ line }, at) => line !== found[at - 1]?.line);
   let tree: unknown = null;
   try {
     if (faults.length === 0) tree = document.toJS();
   } catch {
     const reason = 'An alias (*name) has no anchor before it, or aliases multiply too far';
-    first.push({
-      path: '',
-      line: 1,
-      reason,
-      fix: 'put the anchor (&name) at the first use, or write the value out',
-    });
+    const fix = 'put the anchor (&name) at the first use, or write the value out';
+    faults.push({ path: '', line: 1, reason, fix });
   }
-  const lineOf = (path: Path): number => lines.linePos(offsetOf(document, path)).line;
-  return { tree, faults: first, missing, referenced, lineOf };
+  /** Line of the deepest key of the path that exists in the file. */
+  const lineOf = (path: Path): number => lineAt(offsetOf(document, path));
+  /** Syntax faults are in the order of their lines; the tree is not usable when there are any. */
+  return { tree, faults, missing, referenced, lineOf };
 }
-
-/** Keys that stand in the map a second time: YAML leaves open which of two values would count. */
-function repeatedKeys({ items }: YAMLMap): { readonly name: string; readonly offset: number }[] {
-  const seen = new Set<unknown>();
-  return items.flatMap(({ key }) => {
-    if (!isScalar(key)) return [];
-    if (seen.has(key.value)) return [{ name: keyText(key), offset: key.range?.[0] ?? 0 }];
-    seen.add(key.value);
-    return [];
-  });
-}
-
-type Filled =
-  | { readonly kind: 'text'; readonly text: string }
-  | { readonly kind: 'missing'; readonly reason: string; readonly fix: string };
 
 /** Replaces every reference of one value. Variables are not read again for references of their own. */
-function interpolate(text: string, env: Env): Filled {
-  let reason: string | null = null;
-  let fix = '';
+function interpolate(text: string, env: Env) {
+  const faults: Fault[] = [];
   const filled = text.replace(/\$?\$\{([^}]*)(\}?)/g, (whole: string, name: string, end: string) => {
     if (whole.startsWith('$$')) return whole.slice(1);
-    if (end === '' || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
-      reason ??= 'has a ${…} that is not a variable name in braces';
-      fix ||= 'write ${NAME}, or $${ for a literal ${';
-      return '';
-    }
     const value = Object.hasOwn(env, name) ? env[name] : undefined;
-    if (value === undefined || value === '') {
-      reason ??= `needs the environment variable ${name}, which is ${value === '' ? 'empty' : 'not set'}`;
-      fix ||= `set ${name}, in the environment or in .env beside the file, or write $\${${name}} if the text itself is meant`;
+    if (end === '' || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
+      const fix = 'write ${NAME}, or $${ for a literal ${';
+      faults.push({ reason: 'has a ${…} that is not a variable name in braces', fix });
+    } else if (value === undefined || value === '') {
+      faults.push({
+        reason: `needs the environment variable ${name}, which is ${value === '' ? 'empty' : 'not set'}`,
+        fix: `set ${name}, in the environment or in .env beside the file, or write $\${${name}} if the text itself is meant`,
+      });
     }
     return value ?? '';
   });
-  return reason === null ? { kind: 'text', text: filled } : { kind: 'missing', reason, fix };
-}
-
-/** Keys from the root to a node that `visit` stands on. */
-function pathOf(
-  key: number | string | null,
-  ancestors: readonly (Document | Node | Pair)[],
-): (string | number)[] {
-  const path: (string | number)[] = [];
-  ancestors.forEach((ancestor, depth) => {
-    const child = ancestors[depth + 1];
-    if (isNode(ancestor) && isSeq(ancestor)) {
-      path.push(child === undefined ? Number(key) : ancestor.items.indexOf(child));
-    } else if ('key' in ancestor) path.push(keyText(ancestor.key));
-  });
-  return path;
+  return { filled, faults };
 }
 
 const keyText = (key: unknown): string => String(isScalar(key) ? key.value : key);
@@ -257,36 +197,21 @@ function offsetOf(document: Document, path: Path): number {
   let offset = 0;
   for (const key of path) {
     if (isAlias(node)) node = node.resolve(document);
-    if (isMap(node)) {
-      const pair = node.items.find((item) => keyText(item.key) === String(key));
-      if (pair === undefined) break;
-      if (isNode(pair.key) && pair.key.range) offset = pair.key.range[0];
-      node = pair.value;
-    } else if (isSeq(node)) {
-      const item: unknown = node.items[Number(key)];
-      if (!isNode(item)) break;
-      if (item.range) offset = item.range[0];
-      node = item;
-    } else break;
+    const pair = isMap(node) ? node.items.find((item) => keyText(item.key) === String(key)) : undefined;
+    const item: unknown = isSeq(node) ? node.items[Number(key)] : pair?.key;
+    if (!isNode(item)) break;
+    offset = item.range?.[0] ?? offset;
+    node = pair === undefined ? item : pair.value;
   }
   return offset;
 }
 
 type Issue = z.core.$ZodIssue;
 
-/** The value at a path of a plain tree, or `undefined`. */
-function valueAt(tree: unknown, path: Path): unknown {
-  let value = tree;
-  for (const key of path) {
-    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, key)) return undefined;
-    value = Reflect.get(value, key) as unknown;
-  }
-  return value;
-}
-
 /** All findings of one issue (an object with three unknown keys is three). */
-function explain(issue: Issue, tree: unknown, base: Path = []): Finding[] {
+function explain(issue: Issue, base: Path = []): Finding[] {
   const path: Path = [...base, ...issue.path.map((key) => (typeof key === 'symbol' ? String(key) : key))];
+  const { input } = issue;
   const one = (reason: string, fix: string): Finding[] => [{ path, reason, fix }];
   switch (issue.code) {
     case 'custom': {
@@ -300,44 +225,37 @@ function explain(issue: Issue, tree: unknown, base: Path = []): Finding[] {
         fix: `${didYouMean(key, issue.message.split(', '))}known here: ${issue.message}`,
       }));
     case 'invalid_union':
-      return explainUnion(issue, tree, path);
+      return explainUnion(issue, path);
     case 'invalid_type': {
-      const isDuration = isDurationKey(path.at(-1) ?? '');
-      return one(...wrongType(isDuration ? 'duration' : issue.expected, valueAt(tree, path)));
+      const expected = isDurationKey(path.at(-1) ?? '') ? 'duration' : issue.expected;
+      const [kind, fix] = wanted[expected] ?? [expected, 'correct the value'];
+      return input === undefined
+        ? one('is missing', `add it: ${fix}`)
+        : one(`must be ${kind}, not ${kindOf(input)}`, fix);
     }
     case 'invalid_value': {
       const words = issue.values.map(String);
-      const written = valueAt(tree, path);
-      const meant = typeof written === 'string' ? didYouMean(written, words) : '';
+      const meant = typeof input === 'string' ? didYouMean(input, words) : '';
       return one(
         `must be ${words.length === 1 ? '' : 'one of '}${words.join(', ')}`,
         `${meant}use one of the words given, or leave the key out for the default`,
       );
     }
     case 'too_small':
+    case 'too_big': {
+      const given = typeof input === 'number' ? `, not ${input}` : '';
+      const fix = 'write a number in that range, or leave the key out for the default';
+      if (issue.code === 'too_big') return one(`must be at most ${issue.maximum}${given}`, fix);
       if (issue.origin === 'array' || issue.origin === 'string') return one('is empty', 'give at least one');
-      return one(
-        `must be ${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}${given(tree, path)}`,
-        numberFix,
-      );
-    case 'too_big':
-      return one(`must be at most ${issue.maximum}${given(tree, path)}`, numberFix);
-    case 'invalid_format':
-    case 'not_multiple_of':
-    case 'invalid_key':
-    case 'invalid_element':
+      return one(`must be ${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}${given}`, fix);
+    }
+    default:
       return one('has a form that cannot be used', 'see the description of the key in the JSON Schema');
   }
 }
 
-const numberFix = 'write a number in that range, or leave the key out for the default';
-
-function given(tree: unknown, path: Path): string {
-  const value = valueAt(tree, path);
-  return typeof value === 'number' ? `, not ${value}` : '';
-}
-
-const wanted: Readonly<Record<string, readonly [reason: string, fix: string]>> = {
+/** What a value must be, and what to write; by zod's word for it. */
+const wanted: Readonly<Record<string, readonly [kind: string, fix: string]>> = {
   string: ['a text', 'write a text; put it in quotes if it looks like a number'],
   number: ['a number', 'write a plain number such as 30, without quotes or unit'],
   duration: ['a number of seconds', 'write seconds such as 90, or a duration such as 90s, 5m or 2h'],
@@ -348,31 +266,23 @@ const wanted: Readonly<Record<string, readonly [reason: string, fix: string]>> =
   record: ['a section with names as keys', 'write names as keys below it'],
 };
 
-function wrongType(expected: string, value: unknown): [string, string] {
-  const [kind, fix] = wanted[expected] ?? [expected, 'correct the value'];
-  if (value === undefined) return ['is missing', `add it: ${fix}`];
-  return [`must be ${kind}, not ${kindOf(value)}`, fix];
-}
-
 function kindOf(value: unknown): string {
   if (value === null) return 'empty';
   if (Array.isArray(value)) return 'a list';
-  if (typeof value === 'number') return String(value);
-  if (typeof value === 'boolean') return String(value);
+  if (typeof value === 'number' || typeof value === 'boolean') return String(value);
   return typeof value === 'string' ? 'a text' : 'a section';
 }
 
 /** Of the forms a value may take, explains the one the writer seems to have meant: the form that got furthest, else the first, and names words that would do. */
-function explainUnion(issue: Issue & { code: 'invalid_union' }, tree: unknown, path: Path): Finding[] {
+function explainUnion({ errors }: Issue & { code: 'invalid_union' }, path: Path): Finding[] {
   const rejectsWhole = (issues: readonly Issue[]): boolean =>
-    issues.some((inner) => inner.path.length === 0 && /^invalid_(type|value)$/.test(inner.code));
-  const meant = issue.errors.find((issues) => !rejectsWhole(issues));
-  if (meant !== undefined) return meant.flatMap((inner) => explain(inner, tree, path));
-  const [first = [], ...others] = issue.errors;
-  const words = others.flat().flatMap((inner) => (inner.code === 'invalid_value' ? inner.values : []));
-  return first
-    .flatMap((inner) => explain(inner, tree, path))
-    .map((found) =>
-      words.length === 0 ? found : { ...found, fix: `${found.fix}, or ${words.join(' or ')}` },
-    );
+    issues.some(({ path, code }) => path.length === 0 && /^invalid_(type|value)$/.test(code));
+  const meant = errors.find((issues) => !rejectsWhole(issues));
+  const words = errors
+    .slice(1)
+    .flatMap((issues) => issues.flatMap((inner) => (inner.code === 'invalid_value' ? inner.values : [])));
+  const ending = meant !== undefined || words.length === 0 ? '' : `, or ${words.join(' or ')}`;
+  return (meant ?? errors[0] ?? [])
+    .flatMap((inner) => explain(inner, path))
+    .map((found) => ({ ...found, fix: `${found.fix}${ending}` }));
 }

@@ -22,11 +22,6 @@ export interface Problem {
 /** What is wrong with a value, and what to write instead. */
 export type Fault = Pick<Problem, 'reason' | 'fix'>;
 
-/** A problem before its path was turned into text and a line. */
-export interface Finding extends Fault {
-  readonly path: Path;
-}
-
 /** `['keys', 0, 'hash']` → `keys[0].hash`; keys with unusual characters are quoted. */
 export function pathText(path: Path): string {
   return path.reduce<string>((text, key) => {
