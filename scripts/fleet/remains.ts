@@ -5,7 +5,7 @@ import { replicaId } from '../../src/ids.ts';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { createState, fold } from '../../src/limiter/over-log/fold.ts';
 import { restore } from '../../src/limiter/over-log/snapshot.ts';
-import { readEvent, type SharedState } from '../../src/limiter/over-log/state.ts';
+import type { LogEvent, SharedState } from '../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../src/log/entry.ts';
 
 /** How an operator gets in, where not everybody does. */
@@ -39,18 +39,14 @@ async function bucketsOf(redis: Redis, keys: readonly string[]) {
   return states.flatMap((state) => (state === null ? [] : [...state.buckets.values()]));
 }
 
-/** From the snapshot and what came after it; `null` = the log is gone, or changed its snapshot while it was read. */
+/** From the snapshot and what came after it; `null` = the log is gone. */
 async function stateOf(redis: Redis, stem: string): Promise<SharedState | null> {
-  const [life, saved, parts] = await redis.hmget(`${stem}:head`, 'life', 'saved', 'parts');
-  if (typeof life !== 'string' || typeof saved !== 'string') return null;
-  const numbers = Array.from({ length: Number(parts) }, (_, at) => String(at));
-  const texts = numbers.length === 0 ? [] : await redis.hmget(`${stem}:saved:${life}.${saved}`, ...numbers);
-  const whole = texts.filter((text) => text !== null);
-  if (whole.length < texts.length) return null;
-  const state = whole.length === 0 ? createState(defaultLeaseMs) : restore(whole);
-  for (const text of await redis.lrange(`${stem}:log`, 0, -1)) {
-    const entry = readEntry(text, readEvent);
-    if (entry.sequence > Number(saved)) fold(state, entry, replicaId('nobody'));
+  const [saved, text] = await redis.hmget(`${stem}:head`, 'saved', 'snapshot');
+  if (typeof saved !== 'string' || typeof text !== 'string') return null;
+  const state = text === '' ? createState(defaultLeaseMs) : restore(text);
+  for (const line of await redis.lrange(`${stem}:log`, 0, -1)) {
+    const entry = readEntry<LogEvent>(line);
+    if (entry !== null && entry.sequence > Number(saved)) fold(state, entry, replicaId('nobody'));
   }
   return state;
 }

@@ -18,7 +18,7 @@ import { type Ceilings, CeilingStore } from './ceiling-store.ts';
 import { defaultLeaseMs, type LimiterListener } from './limiter.ts';
 import { RedisLaneGuard } from './over-log/lane-guard.ts';
 import { createEmbeddedLimiter, type Limiter, SharedLimiter } from './over-log/limiter.ts';
-import { type LogEvent, readEvent } from './over-log/state.ts';
+import type { LogEvent } from './over-log/state.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { Presence } from './redis/presence.ts';
 import { watchServer } from './redis/trial.ts';
@@ -78,7 +78,7 @@ function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): S
 }
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '29';
+const foldVersion = '30';
 
 /** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
 const firstContactMs = 2_200;
@@ -179,7 +179,6 @@ class SharedStores implements Stores {
           connection,
           clock,
           random,
-          readEvent,
           log,
           actsAlone: settings.whenDown === 'local',
           name: { digest: key, version: foldVersion, database, keyPrefix },

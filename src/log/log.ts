@@ -31,16 +31,19 @@ export interface Joined {
   readonly termBegan: number;
 }
 
-/** The state machine of one replica: what a log is followed by. None of these may throw, except `onRestore`. */
+/** The state machine of one replica: what a log is followed by. */
 export interface Follower<Event> {
-  /** The next entry in order, also of this replica itself. */
+  /**
+   * The next entry in order, also of this replica itself.
+   * @throws anything for events that no replica wrote: the log then begins anew.
+   */
   onEntry(entry: Entry<Event>): void;
   /**
-   * From now on the state is the one in these parts, as `snapshot` wrote them; none at all: a new state. Entries that came later
-   * follow through `onEntry`, and then `onJoined`. Called before the first entry, too.
-   * @throws anything for parts that no `snapshot` wrote: the log then begins anew, with no parts.
+   * From now on the state is the one that `snapshot` wrote; `null`: a new state. Entries that came later follow through `onEntry`, and
+   * then `onJoined`. Called before the first entry, too.
+   * @throws anything for a text that no `snapshot` wrote: the log then begins anew.
    */
-  onRestore(parts: readonly string[]): void;
+  onRestore(snapshot: string | null): void;
   /**
    * The copy is up to date with the log. What this replica appended before and has not heard as an entry is not in the log and
    * never will be: now it appends what the state lacks of its own calls.
@@ -50,20 +53,14 @@ export interface Follower<Event> {
   awaitsOthers(): boolean;
   /** The log cannot be reached; called once. `onJoined` follows when it can be again, with `onRestore` before it where needed. */
   onAway(): void;
-  /**
-   * The state as of the last entry, in parts of about 64 KB at most. Called between two entries; the parts are made one by one as they are
-   * read, while further entries are told, and are those of that moment all the same.
-   */
-  snapshot(): Iterable<string>;
+  /** The state as of the last entry, as text; called between two entries. */
+  snapshot(): string;
 }
 
 /** `soon`: nobody waits for what the event does, so that it may go some milliseconds later, with what else is appended by then. */
 export type Urgency = 'now' | 'soon';
 
-/**
- * An event is plain data: what JSON keeps as it is (no `undefined`, `NaN`, `Infinity` or `-0`), since others read it as JSON. Whoever
- * appended it is told the same object, which nobody changes.
- */
+/** An event is plain data: what JSON keeps as it is (no `undefined`, `NaN`, `Infinity` or `-0`). Nobody changes it. */
 export interface Log<Event> {
   /** False: whatever was appended stays, so that nobody has to say it again. */
   readonly mayLose: boolean;
@@ -76,8 +73,6 @@ export interface Log<Event> {
   append(event: Event, urgency?: Urgency): void;
   /** The log's time now, as far as this replica knows it, milliseconds. */
   now(): number;
-  /** How long ago the copy was last known to be the whole log, milliseconds. Infinity while it is not joined. */
-  staleMs(): number;
   /**
    * Ends following: the follower hears nothing more. What was appended is still sent; resolves when it was.
    * @param keptMs how long the log is of use if nothing is appended any more, milliseconds; `null` or absent = it may be in use

@@ -6,14 +6,11 @@ import type { Clock } from '../clock.ts';
 import type { ReplicaId } from '../ids.ts';
 import type { Entry, Follower, Log } from './log.ts';
 
-/** What an entry says beside its events and author. */
-export type Position = Pick<Entry<unknown>, 'sequence' | 'term' | 'at'>;
-
 export interface MemoryLogParts {
   readonly clock: Pick<Clock, 'now' | 'monotonic'>;
   readonly replica: ReplicaId;
   /** The follower's state is the one after this entry, and goes on from it. Left out: the follower begins with a new state. */
-  readonly after?: Position;
+  readonly after?: Pick<Entry<unknown>, 'sequence' | 'term' | 'at'>;
 }
 
 export class MemoryLog<Event> implements Log<Event> {
@@ -21,8 +18,7 @@ export class MemoryLog<Event> implements Log<Event> {
   readonly #parts: MemoryLogParts;
   /** The log's time less this process' monotonic time, milliseconds. */
   readonly #offsetMs: number;
-  #last: Position;
-  #batch = 0;
+  #last: NonNullable<MemoryLogParts['after']>;
   #follower: Follower<Event> | null = null;
   /** Events that were appended while an entry was told; `null` = none is. */
   #waiting: Event[] | null = null;
@@ -37,7 +33,7 @@ export class MemoryLog<Event> implements Log<Event> {
   follow(follower: Follower<Event>): void {
     this.#follower = follower;
     this.#inOrder([], () => {
-      if (this.#parts.after === undefined) follower.onRestore([]);
+      if (this.#parts.after === undefined) follower.onRestore(null);
       follower.onJoined({ term: this.#last.term, termBegan: this.#last.sequence });
     });
   }
@@ -51,13 +47,8 @@ export class MemoryLog<Event> implements Log<Event> {
     return this.#parts.clock.monotonic() + this.#offsetMs;
   }
 
-  staleMs(): number {
-    return this.#follower === null ? Infinity : 0;
-  }
-
-  close(): Promise<void> {
+  async close(): Promise<void> {
     this.#follower = null;
-    return Promise.resolve();
   }
 
   /** Does the work, then makes an entry of each event, also of those that come meanwhile. */
@@ -65,25 +56,14 @@ export class MemoryLog<Event> implements Log<Event> {
     this.#waiting = events;
     try {
       work();
-      for (let event = events.shift(); event !== undefined; event = events.shift()) this.#tell(event);
+      for (let event = events.shift(); event !== undefined; event = events.shift()) {
+        const { sequence, term, at } = this.#last;
+        this.#last = { sequence: sequence + 1, term, at: Math.max(at, this.now()) };
+        const { replica } = this.#parts;
+        this.#follower?.onEntry({ ...this.#last, replica, batch: this.#last.sequence, events: [event] });
+      }
     } finally {
       this.#waiting = null;
     }
-  }
-
-  #tell(event: Event): void {
-    const { replica } = this.#parts;
-    this.#batch += 1;
-    const { sequence, term, at } = this.#last;
-    const entry = {
-      sequence: sequence + 1,
-      term,
-      at: Math.max(at, this.now()),
-      replica,
-      batch: this.#batch,
-      events: [event],
-    };
-    this.#last = entry;
-    this.#follower?.onEntry(entry);
   }
 }

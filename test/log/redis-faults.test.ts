@@ -68,7 +68,7 @@ test('in a Cluster replicas agree, newcomers join from a snapshot, and FLUSHALL 
   await agree(replicas);
   await control.flushall();
   await add();
-  expect(await numberIn(control, 'began')).toBeGreaterThan(0);
+  await until(async () => (await numberIn(control, 'began')) > 0);
   await agree(replicas);
   expect(replicas.flatMap(({ bugs }) => bugs)).toEqual([]);
 });
@@ -186,9 +186,8 @@ test('a Redis that hangs for a while is left once and joined again, in a new ter
   await goOn(replicas);
   stop();
   await agree(replicas);
-  for (const { term, log, events } of replicas) {
+  for (const { term, events } of replicas) {
     expect(term).toBeGreaterThan(before);
-    expect(log.staleMs()).toBeLessThan(Infinity);
     expect(events).toEqual([...undisturbed, 'away', 'joined']);
   }
 });
@@ -304,15 +303,14 @@ test('a snapshot that cannot be read, or is gone, does not keep a newcomer out',
   const redis = await ownRedis();
   const { replicas, a, add } = await three(redis);
   const control = operator(redis);
-  const saved = async (): Promise<readonly string[]> => control.keys(`${keys.saved}*`);
   await control.flushall();
   a.say('begins again');
   await until(() => a.hasOwn);
-  await control.hset((await saved())[0] ?? '', '0', 'nobody wrote this');
+  await control.hset(keys.head, 'snapshot', 'nobody wrote this');
   const b = await add();
   await agree(replicas);
   expect(b.bugs).toContain('a snapshot of a log cannot be read');
-  await control.del(...(await saved()));
+  await control.hdel(keys.head, 'snapshot');
   await add();
   await agree(replicas);
 });

@@ -21,11 +21,6 @@ import { until } from '../support/until.ts';
 /** What a replica says; an empty word is only a tick. */
 type Said = string;
 
-const readSaid = (value: unknown): Said => {
-  if (typeof value !== 'string') throw new TypeError('nobody said that');
-  return value;
-};
-
 /** Longer than a busy machine keeps anybody waiting. Milliseconds. */
 const patientMs = 2_000;
 
@@ -33,7 +28,6 @@ export const testName = { digest: 'd1ge57', version: '1', database: 0, keyPrefix
 export const keys = {
   head: 'sluice:{d1ge57}:1:head',
   log: 'sluice:{d1ge57}:1:log',
-  saved: 'sluice:{d1ge57}:1:saved:',
   channel: 'sluice:{d1ge57}:1:0:',
 } as const;
 
@@ -65,6 +59,7 @@ export class Replica implements Follower<Said> {
   /** What this replica said. */
   readonly own = new Set<Said>();
   readonly #digests: Installation['digests'];
+  #isJoined = false;
 
   constructor(id: string, { settings, digests, maxLogBytes }: Installation) {
     const log = { ...noTelemetry.log, bug: (message: string) => void this.bugs.push(message) };
@@ -93,7 +88,6 @@ export class Replica implements Follower<Said> {
       connection: this.connection,
       ...time,
       log,
-      readEvent: readSaid,
       ...(maxLogBytes === undefined ? {} : { maxLogBytes }),
     });
   }
@@ -114,7 +108,7 @@ export class Replica implements Follower<Said> {
   }
 
   get isJoined(): boolean {
-    return this.log.staleMs() < Infinity;
+    return this.#isJoined;
   }
 
   /** All of it is in its state. */
@@ -146,15 +140,16 @@ export class Replica implements Follower<Said> {
     else if (this.digest !== known) this.faults.push(`another state at ${this.place}`);
   }
 
-  onRestore(parts: readonly string[]): void {
+  onRestore(snapshot: string | null): void {
+    this.#isJoined = false;
     this.events.push('restored');
-    const [head, ...rest] = parts;
-    [this.digest, this.sequence, this.term, this.at, this.place] =
-      head === undefined ? ['', 0, 0, 0, ''] : (JSON.parse(head) as [string, number, number, number, string]);
-    this.said = rest.flatMap((part) => JSON.parse(part) as Said[]);
+    [this.digest, this.sequence, this.term, this.at, this.place, this.said] = JSON.parse(
+      snapshot ?? '["", 0, 0, 0, "", []]',
+    ) as [string, number, number, number, string, Said[]];
   }
 
   onJoined(joined: Joined): void {
+    this.#isJoined = true;
     this.events.push('joined');
     this.joins.push(joined);
     const said = new Set(this.said);
@@ -166,14 +161,12 @@ export class Replica implements Follower<Said> {
   }
 
   onAway(): void {
+    this.#isJoined = false;
     this.events.push('away');
   }
 
-  snapshot(): Iterable<string> {
-    const parts = [JSON.stringify([this.digest, this.sequence, this.term, this.at, this.place])];
-    for (let from = 0; from < this.said.length; from += 50)
-      parts.push(JSON.stringify(this.said.slice(from, from + 50)));
-    return parts;
+  snapshot(): string {
+    return JSON.stringify([this.digest, this.sequence, this.term, this.at, this.place, this.said]);
   }
 }
 

@@ -7,10 +7,8 @@ import {
   append,
   begin,
   namesOf,
-  readHead,
-  saved,
-  snapshotKey,
-  writeParts,
+  read,
+  save,
   type AppendReply,
   type Batch,
   type CopyEnd,
@@ -28,22 +26,19 @@ beforeEach(async () => {
 });
 
 const beginning = (life: Partial<Parameters<typeof begin>[2]>): Promise<boolean> =>
-  begin(redis, names, { over: '', life: 'one', end: null, parts: 0, isForced: false, ...life });
+  begin(redis, names, { over: '', life: 'one', end: null, snapshot: '', isForced: false, ...life });
 const beginOne = (): Promise<boolean> => beginning({});
 
 const ask = (end: CopyEnd, batch: Partial<Batch> = {}): Promise<AppendReply> =>
-  append(redis, names, {
-    end,
-    batch: {
-      replica: replicaId('r1'),
-      number: 1,
-      events: '[1]',
-      maxMs: 1_000,
-      returns: false,
-      maxBytes: 1e6,
-      keptMs: null,
-      ...batch,
-    },
+  append(redis, names, end, {
+    replica: replicaId('r1'),
+    number: 1,
+    events: '[1]',
+    maxMs: 1_000,
+    returns: false,
+    maxBytes: 1e6,
+    keptMs: null,
+    ...batch,
   });
 
 type Whole = Extract<AppendReply, { kind: 'whole' | 'more' }>;
@@ -172,27 +167,11 @@ test('a life begins only in place of the one that was seen, and only from a long
   expect(await beginning({ over: 'zero', life: 'two', end: longer })).toBe(false);
   // Another copy may have begun terms that this one has not heard of.
   await redis.hset(keys.head, 'term', 7);
-  expect(await beginning({ over: 'one', life: 'two', end: longer })).toBe(true);
-  expect(await readHead(redis, names)).toMatchObject({ end: { life: 'two', sequence: 5, term: 8 } });
+  expect(await beginning({ over: 'one', life: 'two', end: longer, snapshot: 'copy' })).toBe(true);
+  const place = { life: 'two', sequence: 5, term: 8 };
+  expect(await read(redis, names)).toMatchObject({ kind: 'saved', end: place, snapshot: 'copy' });
   expect(await redis.pttl(keys.head)).toBeGreaterThan(0);
   expect(await redis.exists(keys.log)).toBe(0);
-});
-
-test('nothing begins from a snapshot of which a failover has lost a part', async () => {
-  await beginOne();
-  const end = { ...endOf((await whole(start)).entries), sequence: 5 };
-  const write = (life: string, from: number): Promise<unknown> =>
-    writeParts(redis, snapshotKey(names, { ...end, life }), { from, parts: ['part'] });
-  const next = { over: 'one', life: 'two', end, parts: 2 };
-  await write('two', 0);
-  expect(await beginning(next)).toBe(false);
-  const made = { end, parts: 2, bytes: 10, logBytes: 10 };
-  await write('one', 1);
-  expect(await saved(redis, names, made)).toBe(false);
-  await write('one', 0);
-  expect(await saved(redis, names, made)).toBe(true);
-  await write('two', 1);
-  expect(await beginning(next)).toBe(true);
 });
 
 test('a snapshot moves forward only, and the entries before the one before it go', async () => {
@@ -200,22 +179,15 @@ test('a snapshot moves forward only, and the entries before the one before it go
   const ends: CopyEnd[] = [start];
   for (let number = 1; number <= 9; number += 1)
     ends.push(endOf((await whole(ends.at(-1) ?? start, { number })).entries));
-  const save = (at: number, parts = 0): Promise<boolean> =>
-    saved(redis, names, { end: ends[at] ?? start, parts, bytes: 10, logBytes: 10 });
-  const fourth = snapshotKey(names, ends[4] ?? start);
-  await writeParts(redis, fourth, { from: 0, parts: ['part'] });
-  expect(await redis.pttl(fourth)).toBeGreaterThan(60_000);
-  expect(await save(4, 1)).toBe(true);
-  expect(await redis.llen(keys.log)).toBe(9);
-  expect(await save(4, 1)).toBe(true);
-  expect(await save(3)).toBe(false);
-  const ofAnother = { ...(ends[8] ?? start), life: 'another' };
-  expect(await saved(redis, names, { end: ofAnother, parts: 0, bytes: 10, logBytes: 10 })).toBe(false);
-  expect(await save(8)).toBe(true);
-  // For those who are reading it.
-  expect(await redis.pttl(fourth)).toBeGreaterThan(0);
-  expect(await redis.pttl(fourth)).toBeLessThanOrEqual(60_000);
-  expect(await redis.llen(keys.log)).toBe(5);
+  const saved = async (at: number, life = 'one') => {
+    await save(redis, names, { end: { ...(ends[at] ?? start), life }, snapshot: `of ${at}`, logBytes: 10 });
+    const found = await read(redis, names);
+    return [found.kind === 'saved' ? found.snapshot : found.kind, await redis.llen(keys.log)];
+  };
+  expect(await saved(4)).toEqual(['of 4', 9]);
+  expect(await saved(3)).toEqual(['of 4', 9]);
+  expect(await saved(8, 'another')).toEqual(['of 4', 9]);
+  expect(await saved(8)).toEqual(['of 8', 5]);
   expect((await ask(ends[3] ?? start)).kind).toBe('far');
   const behind = await whole(ends[4] ?? start, { number: 10 });
   expect(behind.entries).toHaveLength(6);

@@ -56,12 +56,10 @@ export class LogEnd<Event> implements Log<Event> {
   #batch = 0;
   #read = 0;
   #place: 'joined' | 'away' | 'stopped' = 'joined';
-  #wholeAt: number;
 
   constructor(log: OrderedLog<Event>, replica: ReplicaId) {
     this.#log = log;
     this.replica = replica;
-    this.#wholeAt = log.clock.monotonic();
   }
 
   follow(follower: Follower<Event>): void {
@@ -76,10 +74,6 @@ export class LogEnd<Event> implements Log<Event> {
 
   now(): number {
     return this.#log.clock.now();
-  }
-
-  staleMs(): number {
-    return this.#place === 'away' ? Infinity : this.#log.clock.monotonic() - this.#wholeAt;
   }
 
   async close(): Promise<void> {
@@ -119,7 +113,7 @@ export class LogEnd<Event> implements Log<Event> {
     if (this.#place !== 'joined') return;
     this.#next = [];
     this.#read = 0;
-    this.#follower?.onRestore([]);
+    this.#follower?.onRestore(null);
     this.read();
     this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
   }
@@ -131,7 +125,6 @@ export class LogEnd<Event> implements Log<Event> {
       this.#read += 1;
       if (entry !== undefined) this.#follower.onEntry(structuredClone(entry));
     }
-    this.#wholeAt = this.#log.clock.monotonic();
   }
 
   #send(): void {

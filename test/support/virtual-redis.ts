@@ -162,30 +162,12 @@ export class VirtualRedis {
     while (this.still.has(name)) await this.#after(10);
   }
 
-  /** Fields of a hash and when it expires: the only transaction that the product asks for. */
-  #multi(replica: string): object {
-    let words: readonly string[] = [];
-    const multi = {
-      hset: (key: string, fields: readonly (string | number)[]) => {
-        words = [key, ...fields.map(String)];
-        return multi;
-      },
-      pexpire: () => multi,
-      exec: async () => [
-        [null, await this.#ask(replica, 'hset', words)],
-        [null, 1],
-      ],
-    };
-    return multi;
-  }
-
   #client(replica: string): RedisClient {
-    const client = { status: 'ready', on: () => {}, multi: () => this.#multi(replica) };
+    const client = { status: 'ready', on: () => {} };
     const proxy: unknown = new Proxy(client, {
       get: (target, name): unknown => {
         if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !/^(sluice_\w+|get|pttl|hmget|unlink|publish|call)$/.test(name))
-          return undefined;
+        if (typeof name !== 'string' || !/^(sluice_\w+|get|pttl|publish)$/.test(name)) return undefined;
         return (...words: readonly (string | number)[]) => this.#ask(replica, name, words.map(String));
       },
     });

@@ -16,7 +16,7 @@ import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 import { costEntries } from '../policy/meter-state.policy.ts';
 import { Copy, type CopyUser } from './copy.ts';
-import { duplicate } from './snapshot.ts';
+import { restore, snapshot } from './snapshot.ts';
 import type { LogEvent, UsedUnits } from './state.ts';
 
 export interface AloneParts {
@@ -44,7 +44,7 @@ export class Alone {
     const { term } = shared.state;
     // A log that was never seen has the time of a server's clock.
     const at = term === null ? clock.now() : shared.log.now();
-    const state = { ...duplicate(shared.state), aloneSince: at };
+    const state = { ...restore(snapshot(shared.state)), aloneSince: at };
     const after = { sequence: shared.last?.sequence ?? 0, term: term?.number ?? 1, at };
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;

@@ -125,10 +125,10 @@ export class Copy implements Follower<LogEvent> {
     this.#noteDue(effects.nextAt);
   }
 
-  onRestore(parts: readonly string[]): void {
+  onRestore(saved: string | null): void {
     this.#leave();
     this.#last = null;
-    this.#state = parts.length === 0 ? createState(this.#parts.leaseMs) : restore(parts);
+    this.#state = saved === null ? createState(this.#parts.leaseMs) : restore(saved);
   }
 
   onJoined(joined: Joined): void {
@@ -146,7 +146,7 @@ export class Copy implements Follower<LogEvent> {
     return this.#parts.user.awaitsOthers();
   }
 
-  snapshot(): Iterable<string> {
+  snapshot(): string {
     return snapshot(this.#state);
   }
 

@@ -60,8 +60,6 @@ import type { LaneGuard } from './lane-guard.ts';
 import { remedyFor, standingOf, ticketsOf } from './reconcile.ts';
 import type { EntryEffects, SentCall, LogEvent, UsedUnits } from './state.ts';
 
-/** A refusal out of the copy needs one that was the whole log no longer ago than this. Milliseconds. */
-const freshMs = 250;
 /** While this replica has calls it is heard of this often, and looks whether the state has them. Milliseconds. */
 const beatMs = 1_000;
 /** A lane whose guard does not answer is asked for again after this time. Milliseconds. */
@@ -431,8 +429,7 @@ export class Shard {
   #refusalFromCopy(key: BucketKey, admission: StoredAdmission): AdmissionReply | null {
     const { log, state } = this.#copy;
     const bucket = log.mayLose ? state.buckets.get(key) : undefined;
-    if (bucket === undefined || log.staleMs() > freshMs) return null;
-    return refusalShown(bucket, admission, log.now());
+    return bucket === undefined ? null : refusalShown(bucket, admission, log.now());
   }
 
   /** The admission as the log takes it. A call that must not be refused any more comes with its order. */

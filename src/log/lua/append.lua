@@ -5,13 +5,13 @@ that ran before has left an entry of this replica with this batch, or a higher o
 The log's time goes on by differences of the server's clock: never back, and never by more than the caller's own clock allows. A term
 begins where something may have been lost: another server (its run id) serves, or a replica was without Redis and may have acted alone.
 
-KEYS  1 head  2 log  3 beginning of the names of snapshots
+KEYS  1 head  2 log
 ARGV  1 life, 2 sequence, 3 mark of the caller's copy  4 replica  5 batch  6 events ('' = only read)  7 channel
       8 ms by which the time may go on at most  9 '1' = the caller may have acted alone until now  10 bytes of a log that is due for a snapshot
       11 ms that the keys live if nothing is appended any more ('' = an hour)
 Reply { 'none' | 'short' | 'far' | 'fork' | 'damaged', life }
-      { 'more' | 'whole', life, entries, previous life, term, sequence before the term, the caller's entry without its events ('' = it is
-        among the entries, or only read), bytes of the log if the caller is to make a snapshot ('' = it is not) }
+      { 'more' | 'whole', life, entries, previous life, term, sequence before the term, '1' = this attempt has appended the last of the
+        entries, bytes of the log if the caller is to make a snapshot ('' = it is not) }
 ]]
 local hourMs, renewMs, settlingMs, savingMs, givesWayMs, maxEntries = 3600000, 60000, 1300, 30000, 10000, 100
 local function text(value) return string.format('%.17g', value) end
@@ -19,15 +19,15 @@ local function text(value) return string.format('%.17g', value) end
 local function failed(reply, life) return string.find(reply.err, 'WRONGTYPE', 1, true) and { 'damaged', life } or reply end
 local known, batch = tonumber(ARGV[2]), tonumber(ARGV[5])
 local head = redis.pcall('HMGET', KEYS[1], 'life', 'mark', 'baseMark', 'server', 'previous', 'sequence', 'term', 'at', 'clock', 'base',
-  'bytes', 'termAt', 'termBegan', 'born', 'began', 'renewed', 'saved', 'savedBytes', 'saving')
+  'bytes', 'termAt', 'termBegan', 'born', 'began', 'renewed', 'savedBytes', 'saving')
 if head.err then return failed(head, '') end
 local life, mark, baseMark, server, previous = unpack(head, 1, 5)
 if not life then return { 'none', '' } end
-for place = 6, 19 do
+for place = 6, 18 do
   head[place] = tonumber(head[place])
   if not head[place] then return { 'damaged', life } end
 end
-local sequence, term, at, before, base, bytes, termAt, termBegan, born, began, renewed, saved, savedBytes, saving = unpack(head, 6, 19)
+local sequence, term, at, before, base, bytes, termAt, termBegan, born, began, renewed, savedBytes, saving = unpack(head, 6, 18)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 if known > sequence then
@@ -43,7 +43,7 @@ local last = baseMark
 if known > base then last = string.match(table.remove(missed, 1) or '', '^%d+ (%x+) ') end
 if #missed < math.min(sequence - known, maxEntries) then return { 'damaged', life } end
 if last ~= ARGV[3] then return { 'fork', life } end
-local function reply(state, entry, due) return { state, life, missed, previous, term, termBegan, entry, due } end
+local function reply(state, appended, due) return { state, life, missed, previous, term, termBegan, appended, due } end
 if known + #missed < sequence then return reply('more', '', '') end
 if ARGV[6] == '' then return reply('whole', '', '') end
 for _, entry in ipairs(missed) do
@@ -62,8 +62,8 @@ if runId ~= server or (ARGV[9] == '1' and at - termAt > settlingMs) then
 end
 local stamp = text(at) .. ' ' .. ARGV[4] .. ' ' .. ARGV[5]
 mark = string.sub(redis.sha1hex(mark .. stamp), 1, 10)
-local stamped = (sequence + 1) .. ' ' .. mark .. ' ' .. term .. ' ' .. stamp
-local entry = stamped .. ' ' .. ARGV[6]
+local entry = (sequence + 1) .. ' ' .. mark .. ' ' .. term .. ' ' .. stamp .. ' ' .. ARGV[6]
+missed[#missed + 1] = entry
 local length = redis.pcall('RPUSH', KEYS[2], entry)
 if type(length) ~= 'number' then return failed(length, life) end
 bytes = bytes + #entry
@@ -74,10 +74,10 @@ if bytes > math.max(tonumber(ARGV[10]), savedBytes) and math.abs(now - saving) >
 end
 local keptMs = tonumber(ARGV[11])
 if keptMs or length == 1 or math.abs(now - renewed) > renewMs then
-  for _, key in ipairs({ KEYS[1], KEYS[2], KEYS[3] .. life .. '.' .. saved }) do redis.call('PEXPIRE', key, keptMs or hourMs) end
+  for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keptMs or hourMs) end
   -- Whoever appends next uses the log again.
   fields[#fields + 1], fields[#fields + 2] = 'renewed', keptMs and '0' or text(now)
 end
 redis.call('HSET', KEYS[1], 'sequence', sequence + 1, 'mark', mark, 'at', text(at), 'clock', text(now), 'bytes', text(bytes), unpack(fields))
 redis.call('PUBLISH', ARGV[7], entry)
-return reply('whole', stamped, due)
+return reply('whole', '1', due)

@@ -3,7 +3,6 @@ import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
 import { Copy, rankOf } from '../../../src/limiter/over-log/copy.ts';
-import { readEvent } from '../../../src/limiter/over-log/state.ts';
 import { manualClock } from '../../support/manual-clock.ts';
 
 test('arrivals keep their order when the replica learns that the log’s time is earlier', () => {
@@ -14,7 +13,6 @@ test('arrivals keep their order when the replica learns that the log’s time is
     follow() {},
     append() {},
     now: () => clock.now() + aheadMs,
-    staleMs: () => 0,
     close: () => Promise.resolve(),
   };
   const user = { onApplied() {}, onJoined() {}, onAway() {}, awaitsOthers: () => false };
@@ -33,30 +31,4 @@ test('a replica that has been silent is not waited for when a grant is due', () 
   replicas.set(silent, 0);
   replicas.set(self, 3_000);
   expect([rankOf(self, replicas, 1_000), rankOf(self, replicas, 3_000)]).toEqual([1, 0]);
-});
-
-test.each([
-  { kind: 'tick' },
-  { kind: 'leave' },
-  { kind: 'here', term: 2 },
-  { kind: 'in', bucket: 'b', event: { kind: 'wake', lane: 'l' } },
-  { kind: 'admit', bucket: 'b', admission: {} },
-  { kind: 'report', sent: [], used: [] },
-])('an event is read as it is: $kind', (event) => {
-  expect(readEvent(event)).toBe(event);
-});
-
-test.each([
-  null,
-  'tick',
-  [],
-  {},
-  { kind: 'tock' },
-  { kind: 'here', term: '2' },
-  { kind: 'in', bucket: 'b' },
-  { kind: 'in', event: {} },
-  { kind: 'admit', bucket: 'b', admission: [] },
-  { kind: 'report', sent: [] },
-])('what nobody appends is refused: %j', (value) => {
-  expect(() => readEvent(value)).toThrow(TypeError);
 });

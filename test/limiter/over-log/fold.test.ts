@@ -12,7 +12,7 @@ import {
   upkeepMs,
 } from '../../../src/limiter/over-log/fold.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import { digest } from '../../../src/limiter/over-log/snapshot.ts';
+import { snapshot } from '../../../src/limiter/over-log/snapshot.ts';
 import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, entryOf, Folded, granted, inBucket, leaseMs, settle, tick } from './folding.ts';
@@ -42,7 +42,7 @@ atOrigins('an entry of the log', (instant) => {
     ['r1', 'r2'].map((name) => {
       const state = createState(leaseMs);
       const effects = entries.map((entry) => fold(state, entry, replicaId(name)));
-      return { state: digest(state), last: effects.at(-1), names: [...state.buckets.keys()] };
+      return { state: snapshot(state), last: effects.at(-1), names: [...state.buckets.keys()] };
     });
   const kinds = (effects: ReturnType<typeof fold> | undefined) =>
     effects?.replies.map((reply) => reply?.kind ?? null);

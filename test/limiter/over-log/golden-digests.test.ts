@@ -12,7 +12,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { digest } from '../../../src/limiter/over-log/snapshot.ts';
+import { snapshot } from '../../../src/limiter/over-log/snapshot.ts';
 import { origins } from '../../support/origins.ts';
 import { entriesOf, leaseMs } from './history.ts';
 
@@ -31,7 +31,7 @@ function digestOf(seed: number, originMs: number): string {
   for (const [n, entry] of entries.entries()) {
     const { grants, nextAt } = fold(state, entry, entry.replica);
     hash.update(JSON.stringify([grants, nextAt]));
-    if (n % entriesPerDigest === 0 || n === entries.length - 1) hash.update(digest(state));
+    if (n % entriesPerDigest === 0 || n === entries.length - 1) hash.update(snapshot(state));
   }
   return hash.digest('hex').slice(0, 16);
 }

@@ -91,17 +91,13 @@ test('a waiting call is granted in time also when the replica whose turn it is t
   expect(b.granted()).toEqual(['two']);
 });
 
-test('a refusal that the copy shows appends nothing, where the copy is not old', async () => {
+test('a refusal that the copy shows appends nothing', async () => {
   const limit = { limit: 1, windowMs: 60_000 };
   await a.admit('one', limit);
   await a.settle('one');
   const [before, refused] = [said(), { kind: 'refused', reason: 'wait_too_long' }];
   expect(await a.admit('two', { ...limit, maxWaitMs: 10_000 })).toMatchObject(refused);
   expect(said()).toBe(before);
-  await world.pass(300);
-  expect(a.end().staleMs()).toBeGreaterThan(250);
-  expect(await a.admit('three', { ...limit, maxWaitMs: 10_000 })).toMatchObject(refused);
-  expect(said()).toBe(before + 1);
 });
 
 test('a refusal of the log leaves no call behind', async () => {

@@ -221,7 +221,7 @@ atOrigins('in a new term', (instant) => {
 
   test('no lease has the token of one that was lost', () => {
     const log = known(['r1'], call('first'));
-    const before = [...snapshot(log.state)];
+    const before = snapshot(log.state);
     const lost = log.say(0, 'r1', call('a'));
     const again = foldOwn(restore(before), entryOf(instant(5), 'r1', [here(2), call('a')], 2));
     expect([granted(lost), granted(again)]).toEqual([['a'], ['a']]);

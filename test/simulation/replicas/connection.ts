@@ -183,11 +183,7 @@ export class Connection {
       on: (event: string, run: () => void): void => void this.#listeners.push({ event, run }),
       get: (key: string) => this.#ask('get', [key]),
       pttl: (key: string) => this.#ask('pttl', [key]),
-      hmget: (...words: readonly string[]) => this.#ask('hmget', words),
-      unlink: (key: string) => this.#ask('unlink', [key]),
       publish: (channel: string, text: string) => this.#ask('publish', [channel, text]),
-      call: (...words: readonly string[]) => this.#ask('call', words),
-      multi: () => this.#multi(),
     };
     return new Proxy(client, {
       get: (target, name): unknown => {
@@ -199,23 +195,6 @@ export class Connection {
         return (...words: readonly (string | number)[]) => this.#ask(name, words.map(String));
       },
     });
-  }
-
-  /** Fields of a hash and when it expires: the only transaction that the product asks for. */
-  #multi(): object {
-    let words: readonly string[] = [];
-    const multi = {
-      hset: (key: string, fields: readonly (string | number)[]) => {
-        words = [key, ...fields.map(String)];
-        return multi;
-      },
-      pexpire: () => multi,
-      exec: async () => [
-        [null, await this.#ask('hset', words)],
-        [null, 1],
-      ],
-    };
-    return multi;
   }
 
   #ask(command: string, words: readonly string[]): Promise<unknown> {

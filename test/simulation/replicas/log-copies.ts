@@ -2,11 +2,12 @@
  * What the logs say, for whoever judges: a copy of the state of each log that has every entry as soon as it is appended. It folds as
  * the replicas do; what it was right to grant, the judges say.
  */
+import { hash } from 'node:crypto';
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { digest, restore } from '../../../src/limiter/over-log/snapshot.ts';
+import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
 import type { LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import type { Snapshot } from './log-store.ts';
 import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
@@ -55,7 +56,7 @@ export class LogCopies {
   begin(log: string, saved: Snapshot): void {
     this.compare(log, saved);
     for (const key of this.#states.get(log)?.buckets.keys() ?? []) this.#watch.replaced?.(key);
-    const state = saved.parts.length === 0 ? createState(this.#parts.leaseMs) : restore(saved.parts);
+    const state = saved.text === '' ? createState(this.#parts.leaseMs) : restore(saved.text);
     this.#states.set(log, state);
     this.#keepDigest(log, saved, state);
     this.#refresh(log, state);
@@ -89,16 +90,17 @@ export class LogCopies {
   }
 
   /** A replica has written its state down: it is the same as here. */
-  compare(log: string, { sequence, mark, parts }: Snapshot): void {
+  compare(log: string, { sequence, mark, text }: Snapshot): void {
     const { onDifference } = this.#parts;
-    if (parts.length === 0 || onDifference === null) return;
+    if (text === '' || onDifference === null) return;
     const known = this.#digests.get(`${log} ${sequence} ${mark}`);
     if (known === undefined) return onDifference(`nobody had ${log} ${sequence} ${mark}`);
-    if (!parts.join('').endsWith(known)) onDifference(`another state at ${log} ${sequence} ${mark}`);
+    if (hash('sha256', text) !== known) onDifference(`another state at ${log} ${sequence} ${mark}`);
   }
 
-  #keepDigest(log: string, { sequence, mark }: Omit<Snapshot, 'parts'>, state: SharedState): void {
-    if (this.#parts.onDifference !== null) this.#digests.set(`${log} ${sequence} ${mark}`, digest(state));
+  #keepDigest(log: string, { sequence, mark }: Omit<Snapshot, 'text'>, state: SharedState): void {
+    if (this.#parts.onDifference === null) return;
+    this.#digests.set(`${log} ${sequence} ${mark}`, hash('sha256', snapshot(state)));
   }
 
   #refresh(log: string, state: SharedState): void {

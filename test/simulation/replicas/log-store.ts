@@ -7,7 +7,8 @@ import { markOf } from '../../../src/log/entry.ts';
 
 /** A state as a replica has written it down, after the entry with this sequence and mark. */
 export interface Snapshot extends Place {
-  readonly parts: readonly string[];
+  /** Empty: a new one. */
+  readonly text: string;
 }
 
 /** Hears what happens to logs, in order. */
@@ -47,7 +48,7 @@ interface Head {
   /** The entries after `base`: as of the snapshot before the latest, so that whoever is a little behind can catch up. */
   entries: { readonly sequence: number; readonly mark: string; readonly text: string }[];
   base: Place;
-  saved: Place & { readonly at: string; readonly term: string; readonly parts: string };
+  saved: Snapshot & { readonly at: string; readonly term: string };
   savingAt: number;
 }
 
@@ -61,7 +62,6 @@ const saveEveryMs = 500;
 export class LogStore {
   readonly #listener: LogListener;
   readonly #heads = new Map<string, Head>();
-  readonly #hashes = new Map<string, Map<string, string>>();
 
   constructor(listener: LogListener) {
     this.#listener = listener;
@@ -70,7 +70,6 @@ export class LogStore {
   /** Everything is lost. */
   lose(): void {
     this.#heads.clear();
-    this.#hashes.clear();
   }
 
   /** The log's time; `null` = there is no such log. */
@@ -80,7 +79,6 @@ export class LogStore {
   }
 
   execute(command: string, words: readonly string[], ran: Ran): unknown {
-    const [key = '', ...fields] = words;
     switch (command) {
       case 'sluice_append':
         return this.#append(words, ran);
@@ -88,18 +86,14 @@ export class LogStore {
         return this.#begin(words, ran);
       case 'sluice_saved':
         return this.#saved(words);
-      case 'unlink':
-        return this.#hashes.delete(key) ? 1 : 0;
-      case 'hset':
-        return this.#hset(key, fields);
-      case 'hmget':
-        return this.#hmget(key, fields);
+      case 'sluice_read':
+        return this.#read(words);
       default:
         throw new Error(`the simulated Redis has no ${command}`);
     }
   }
 
-  #append([key = '', , , ...argv]: readonly string[], { clock, server }: Ran): unknown[] {
+  #append([key = '', , ...argv]: readonly string[], { clock, server }: Ran): unknown[] {
     const [life = '', sequence, mark, replica, batch = '', events, channel = '', maxMs, returns] = argv;
     const known = Number(sequence);
     const head = this.#heads.get(key);
@@ -114,8 +108,8 @@ export class LogStore {
     if (last !== mark) return ['fork', head.life];
     const missed = head.entries.slice(known - base.sequence, known - base.sequence + maxEntries);
     const texts = missed.map(({ text }) => text);
-    const reply = (kind: string, stamped = '', due = ''): unknown[] => {
-      return [kind, head.life, texts, previous, head.term, head.termBegan, stamped, due];
+    const reply = (kind: string, appended = '', due = ''): unknown[] => {
+      return [kind, head.life, texts, previous, head.term, head.termBegan, appended, due];
     };
     if (known + missed.length < head.sequence) return reply('more');
     const isThere = texts.some((text) => {
@@ -131,24 +125,22 @@ export class LogStore {
     const stamp = `${head.at} ${replica} ${batch}`;
     head.sequence += 1;
     head.mark = markOf(head.mark, stamp);
-    const stamped = `${head.sequence} ${head.mark} ${head.term} ${stamp}`;
-    const text = `${stamped} ${events}`;
+    const text = `${head.sequence} ${head.mark} ${head.term} ${stamp} ${events}`;
+    texts.push(text);
     head.entries.push({ sequence: head.sequence, mark: head.mark, text });
     this.#listener.onEntry(logOfKey(key), { channel, text });
     const isDue = head.sequence - head.saved.sequence > saveAfter && clock - head.savingAt > saveEveryMs;
     if (isDue) head.savingAt = clock;
-    return reply('whole', stamped, isDue ? '1' : '');
+    return reply('whole', '1', isDue ? '1' : '');
   }
 
-  #begin([key = '', , stem, ...argv]: readonly string[], { clock, server }: Ran): string {
-    const [over, life = '', sequence, mark = '', at, term, previous = '', parts = '', forced] = argv;
+  #begin([key = '', , ...argv]: readonly string[], { clock, server }: Ran): string {
+    const [over, life = '', sequence, mark = '', at, term, previous = '', copy = '', forced] = argv;
     const head = this.#heads.get(key);
     const began = Number(sequence);
     if (head?.life === life) return 'begun';
     if (head !== undefined && (head.life !== over || (forced !== '1' && head.sequence >= began)))
       return 'other';
-    const copied = this.#parts(`${stem}${life}.${began}`);
-    if (copied.length < Number(parts)) return 'other';
     const place = { sequence: began, mark };
     const from = at === '' ? clock : Number(at);
     const next = Math.max(Number(term), head?.term ?? 0) + 1;
@@ -166,53 +158,31 @@ export class LogStore {
       server,
       entries: [],
       base: place,
-      saved: { ...place, at: String(from), term: String(next), parts },
+      saved: { ...place, at: String(from), term: String(next), text: copy },
       savingAt: clock,
     });
-    this.#listener.onBegin(logOfKey(key), { ...place, parts: copied });
+    this.#listener.onBegin(logOfKey(key), { ...place, text: copy });
     return 'begun';
   }
 
-  #saved([key = '', , stem, ...argv]: readonly string[]): string {
-    const [life, text, mark = '', at = '', term = '', parts = ''] = argv;
+  #saved([key = '', , ...argv]: readonly string[]): null {
+    const [life, number, mark = '', at = '', term = '', text = ''] = argv;
     const head = this.#heads.get(key);
-    const sequence = Number(text);
-    if (head === undefined || head.life !== life || head.saved.sequence > sequence) return 'other';
-    if (head.saved.sequence === sequence) return 'saved';
-    const written = this.#parts(`${stem}${life}.${sequence}`);
-    if (written.length < Number(parts)) return 'other';
+    const sequence = Number(number);
+    if (head === undefined || head.life !== life || head.saved.sequence >= sequence) return null;
     const { saved } = head;
     head.base = { sequence: saved.sequence, mark: saved.mark };
     head.entries = head.entries.filter((entry) => entry.sequence > saved.sequence);
-    head.saved = { sequence, mark, at, term, parts };
-    this.#listener.onSaved(logOfKey(key), { sequence, mark, parts: written });
-    return 'saved';
+    head.saved = { sequence, mark, at, term, text };
+    this.#listener.onSaved(logOfKey(key), { sequence, mark, text });
+    return null;
   }
 
-  #parts(key: string): string[] {
-    return [...(this.#hashes.get(key)?.values() ?? [])];
-  }
-
-  #hset(key: string, pairs: readonly string[]): number {
-    const hash = this.#hashes.get(key) ?? new Map<string, string>();
-    this.#hashes.set(key, hash);
-    for (let at = 0; at + 1 < pairs.length; at += 2) hash.set(pairs[at] ?? '', pairs[at + 1] ?? '');
-    return pairs.length / 2;
-  }
-
-  #hmget(key: string, fields: readonly string[]): (string | null)[] {
+  #read([key = '']: readonly string[]): unknown[] {
     const head = this.#heads.get(key);
-    if (head === undefined) return fields.map((field) => this.#hashes.get(key)?.get(field) ?? null);
+    if (head === undefined) return ['none', ''];
     const { life, saved } = head;
-    const values: Record<string, string> = {
-      life,
-      saved: String(saved.sequence),
-      savedMark: saved.mark,
-      savedTerm: saved.term,
-      savedAt: saved.at,
-      parts: saved.parts,
-    };
-    return fields.map((field) => values[field] ?? null);
+    return ['saved', life, saved.sequence, saved.mark, saved.term, saved.at, saved.text];
   }
 }
 

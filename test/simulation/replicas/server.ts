@@ -117,7 +117,7 @@ export class Server {
 
   /** A log in the memory of a process begins. */
   beganInMemory(log: string): void {
-    this.#copies?.begin(log, { sequence: 0, mark: '', parts: [] });
+    this.#copies?.begin(log, { sequence: 0, mark: '', text: '' });
   }
 
   appendedInMemory(log: string, entry: Entry<LogEvent>): void {
@@ -218,9 +218,7 @@ export class Server {
       }
       case 'publish':
         if (!this.#silent) this.#channels.publish(key, argv[0] ?? '');
-        return 1;
-      case 'call':
-        return [argv[1], this.#channels.subscribers(argv[1] ?? '')];
+        return this.#channels.subscribers(key);
       default:
         return this.#logs.execute(command, words, { clock, server });
     }
@@ -236,11 +234,8 @@ export class Server {
 
   /** Tells the copies of a new entry, and the replicas. */
   #onEntry(log: string, { channel, text }: { readonly channel: string; readonly text: string }): void {
-    this.#copies?.append(
-      log,
-      readEntry(text, (event) => event as LogEvent),
-      !this.#silent,
-    );
+    const entry = readEntry<LogEvent>(text);
+    if (entry !== null) this.#copies?.append(log, entry, !this.#silent);
     if (this.#silent) return;
     this.bucketCommands += 1;
     this.#channels.publish(channel, text);
