@@ -3,10 +3,10 @@
  * bucket has granted it and its ceiling has a slot:
  *
  *   enter ─ limiter.admit ─┬─ granted ──▶ CeilingGate.pass ─ slot taken, caller waits ──▶ lease
- *                          ├─ queued ───▶ ArrivingCallCheck ──▶ ticket … onGrant ──▶ CeilingGate.pass
- *                          └─ refused ──▶ ArrivingCallCheck ──▶ Refusal
+ *                          ├─ queued ───▶ LateRefusals.refusalOf ──▶ ticket … onGrant ──▶ CeilingGate.pass
+ *                          └─ refused ──▶ LateRefusals.refusalOf ──▶ Refusal
  *
- * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
+ * Owns: how a call enters, and the parts: the calls and their states (`queued-call.ts`), the ceiling
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
@@ -18,18 +18,17 @@ import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../limiter/ceiling-store.ts';
 import { type Admission, defaultLeaseMs, type LimiterListener, type Reserved } from '../limiter/limiter.ts';
 import type { Limiter } from '../limiter/over-log/limiter.ts';
-import { ArrivingCallCheck, LateRefusals } from './late-refusals.ts';
 import type { CallSettings } from './buckets.policy.ts';
-import { CeilingGate } from './ceiling-gate.ts';
-import { CeilingSlots, SlotsAhead } from './ceiling-slots.ts';
-import { LaneRotation, SlotsBack } from './lane-rotation.ts';
+import { CeilingGate, type SlotReply } from './ceiling-gate.ts';
+import { LaneRotation } from './lane-rotation.ts';
+import { LateRefusals } from './late-refusals.ts';
 import { Lanes, type LaneView } from './lanes.ts';
-import { type QueuedCall, refused } from './queued-call.ts';
+import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
+import { type QueuedCall, refused, WaitRegistry } from './queued-call.ts';
 import { present, Reconfiguring } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
-import { WaitRegistry } from './wait-registry.ts';
 
 /** What the queue is built of; {@link AdmissionParts}, which its own parts share, follows from it. */
 export interface AdmissionQueueParts {
@@ -56,9 +55,7 @@ export class AdmissionQueue {
   readonly #registry: WaitRegistry;
   readonly #lateRefusals: LateRefusals;
   readonly #causes: WaitCauses;
-  readonly #arrivingCalls: ArrivingCallCheck;
   readonly #reconfiguring: Reconfiguring;
-  readonly #slotsAhead: SlotsAhead;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
   readonly #lanes: Lanes;
@@ -87,34 +84,30 @@ export class AdmissionQueue {
     };
     this.#lanes = new Lanes(clock);
     const causes = new WaitCauses(parts);
-    const registry = new WaitRegistry(parts, this.#lanes, causes);
+    const registry: WaitRegistry = new WaitRegistry(
+      parts,
+      this.#lanes,
+      causes,
+      (call, caller) => new ObservedCall(call, caller, observed),
+    );
+    const observed: ObservedParts = {
+      ...parts,
+      buckets: new ObservedBuckets(),
+      wait: (call) => registry.wait(call),
+      end: (call) => registry.end(call, { kind: 'left' }),
+    };
     const rotation = new LaneRotation(parts, registry);
     this.#parts = parts;
     this.#registry = registry;
     this.#causes = causes;
     this.#rotation = rotation;
     this.#reconfiguring = new Reconfiguring(parts);
-    this.#lateRefusals = new LateRefusals(parts, registry, rotation);
-    this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#lateRefusals);
-    const slots = new CeilingSlots(parts);
-    const slotsAhead = new SlotsAhead(parts, slots);
-    const lateRefusals = this.#lateRefusals;
-    this.#slotsAhead = slotsAhead;
-    const slotsBack = new SlotsBack(parts, { registry, rotation });
+    const lateRefusals = new LateRefusals(parts, registry, rotation);
+    this.#lateRefusals = lateRefusals;
     const onAnswer = (bucket: BucketKey): void =>
       this.#reconfiguring.onAnswer(bucket, { calls: registry.all(), lanes: this.#lanes.all() });
-    const neighbours = {
-      registry,
-      rotation,
-      slots,
-      slotsAhead,
-      slotsBack,
-      lateRefusals,
-      onAnswer,
-      causes,
-    };
-    this.#gate = new CeilingGate(parts, neighbours);
-    ceilings.listen((key) => slotsBack.onSlotBack(key));
+    this.#gate = new CeilingGate({ ...parts, registry, rotation, lateRefusals, causes, onAnswer });
+    ceilings.listen((key) => rotation.onSlotBack(key));
   }
 
   /**
@@ -137,33 +130,34 @@ export class AdmissionQueue {
   /** @throws Refusal where the call cannot leave within its wait */
   async #enterLane(call: QueuedCall): Promise<QueuedCall> {
     const { request } = call;
-    let askedAhead: ReturnType<SlotsAhead['ask']> = null;
+    const { clock, limiter, detached } = this.#parts;
+    let askedAhead: Promise<SlotReply> | null = null;
     try {
-      const { clock } = this.#parts;
       const askedAt = clock.monotonic();
-      askedAhead = this.#slotsAhead.ask(call);
-      const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
+      askedAhead = this.#gate.askAhead(call);
+      const reply = await limiter.admit(this.#admissionOf(request));
       if (reply.kind === 'granted') {
         const now = clock.monotonic();
         call.onGrantedAtOnce(now - askedAt, now);
         this.#gate.pass(call, reply.grant, askedAhead);
-      } else {
-        if (reply.kind === 'queued') call.ahead = reply.ahead;
-        // Before the ceiling forecasts the call's slot: that forecast must not count this one.
-        if (askedAhead !== null) await this.#slotsAhead.giveBack(call, askedAhead);
-        askedAhead = null;
-        const refusal = await this.#arrivingCalls.refusalOf(call, reply, askedAt);
-        if (refusal !== null) throw refusal;
+        return call;
       }
+      if (reply.kind === 'queued') call.ahead = reply.ahead;
+      const ahead = askedAhead;
+      askedAhead = null;
+      // Before the ceiling forecasts the call's slot: that forecast must not count this one.
+      if (ahead !== null) await this.#gate.giveBack(ahead);
+      const refusal = await this.#lateRefusals.refusalOf(call, reply, askedAt);
+      if (refusal !== null) throw refusal;
+      return call;
     } catch (failure) {
-      if (askedAhead !== null) this.#parts.detached(this.#slotsAhead.giveBack(call, askedAhead));
+      if (askedAhead !== null) detached(this.#gate.giveBack(askedAhead));
       this.#registry.end(
         call,
         failure instanceof Refusal ? refused(failure) : { kind: 'failed', error: failure },
       );
       throw failure;
     }
-    return call;
   }
 
   /**
@@ -185,7 +179,8 @@ export class AdmissionQueue {
     const kept = await keep(failure.details.retryInMs ?? 0, request.admission.reservation);
     if (kept === null) return failure;
     // The refusal knew nothing of calls that were refused with it: behind them the ceiling may have a slot later.
-    const position = this.#rotation.positionOf({ lane: this.#lanes.of(request), request }, kept.ahead);
+    const lane = this.#lanes.of(request);
+    const position = this.#rotation.turns(lane)(lane, kept.ahead);
     const [hold] = await ceilings.forecast(ceiling, [position]);
     const isLater = hold !== undefined && hold.waitMs > kept.waitMs;
     const last = isLater ? await keep(hold.waitMs, kept.id) : kept;

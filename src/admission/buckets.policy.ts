@@ -14,6 +14,18 @@ import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limite
 const minuteMs = 60_000;
 const dayMs = 86_400_000;
 
+/** Settings are frozen, so that what is made of them is made once. */
+function memo<Settings extends object, Made>(
+  make: (settings: Settings) => Made,
+): (settings: Settings) => Made {
+  const made = new WeakMap<Settings, { readonly made: Made }>();
+  return (settings) => {
+    let known = made.get(settings);
+    if (known === undefined) made.set(settings, (known = { made: make(settings) }));
+    return known.made;
+  };
+}
+
 /** What distinguishes this call's bucket from others of the upstream. Order is fixed; absent parts are empty. */
 export interface BucketParts {
   readonly upstream: string;
@@ -25,45 +37,30 @@ export interface BucketParts {
   readonly separate: readonly string[];
 }
 
-export function bucketParts(
-  upstream: UpstreamSettings,
-  call: {
-    readonly credential: string;
-    readonly host: string;
-    readonly model: string | null;
-    readonly separate: readonly string[];
-  },
-): BucketParts {
-  return {
-    upstream: upstream.name,
-    credential: call.credential,
-    host: upstream.bucketBy.includes('host') ? call.host : '',
-    model: upstream.bucketBy.includes('model') ? (call.model ?? '') : '',
-    separate: call.separate,
-  };
-}
+export const bucketParts = (
+  { name, bucketBy }: UpstreamSettings,
+  { credential, host, model, separate }: Omit<BucketParts, 'upstream' | 'model'> & { model: string | null },
+): BucketParts => ({
+  upstream: name,
+  credential,
+  host: bucketBy.includes('host') ? host : '',
+  model: bucketBy.includes('model') ? (model ?? '') : '',
+  separate,
+});
 
 /**
  * Stated limits as meters. Buckets of language-model and commerce upstreams send a probe first, because their level is unknown
  * until a response states it; generic ones start open.
  */
-export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
-  let setting = bucketSettings.get(upstream);
-  if (setting === undefined) {
-    const { limits } = upstream;
-    setting = {
-      meters: upstream.kind === 'commerce' ? commerceMeters(upstream) : windowMeters(upstream),
-      learn: limits.learn,
-      probe: upstream.kind === 'generic' ? 0 : limits.probe,
-      ...(limits.maxInFlightTotal === null ? {} : { maxInFlightTotal: limits.maxInFlightTotal }),
-    };
-    bucketSettings.set(upstream, setting);
-  }
-  return setting;
-}
-
-/** Results of {@link bucketSetting}: settings are frozen, so each is computed once. */
-const bucketSettings = new WeakMap<UpstreamSettings, BucketSetting>();
+export const bucketSetting = memo((upstream: UpstreamSettings): BucketSetting => {
+  const { kind, limits } = upstream;
+  return {
+    meters: kind === 'commerce' ? commerceMeters(upstream) : windowMeters(upstream),
+    learn: limits.learn,
+    probe: kind === 'generic' ? 0 : limits.probe,
+    ...(limits.maxInFlightTotal === null ? {} : { maxInFlightTotal: limits.maxInFlightTotal }),
+  };
+});
 
 /** The meter of a window that a dialect describes. A meter drains like a leaky window, so that only other kinds are named. */
 function meterOf({ meter, requests, windowMs, kind }: DialectWindow): MeterSetting {
@@ -83,39 +80,26 @@ function windowMeters({ limits, dialect }: UpstreamSettings): MeterSetting[] {
 }
 
 /** REST: a leaky bucket of `capacity` calls; GraphQL: points, once stated or learned. */
-function commerceMeters({ limits }: UpstreamSettings): MeterSetting[] {
-  const { bucket, cost } = limits;
-  const meters: MeterSetting[] = [
-    { meter: 'requests', limit: bucket.capacity, windowMs: (bucket.capacity / bucket.leakPerSecond) * 1000 },
-  ];
-  if (cost !== null) {
-    meters.push({
-      meter: 'cost',
-      limit: cost.capacity,
-      windowMs: (cost.capacity / cost.restorePerSecond) * 1000,
-    });
-  }
-  return meters;
+function commerceMeters({ limits: { bucket, cost } }: UpstreamSettings): MeterSetting[] {
+  const leaky = (meter: MeterSetting['meter'], limit: number, perSecond: number): MeterSetting => ({
+    meter,
+    limit,
+    windowMs: (limit / perSecond) * 1000,
+  });
+  const requests = leaky('requests', bucket.capacity, bucket.leakPerSecond);
+  return cost === null ? [requests] : [requests, leaky('cost', cost.capacity, cost.restorePerSecond)];
 }
 
-/** The limit that the workspace states for the upstream, where `null` means unlimited; else the one that the upstream states. */
-function ownLimit(
-  own: ReadonlyMap<string, number | null>,
-  upstream: string,
-  stated: number | null,
-): number | null {
-  const limit = own.get(upstream);
-  return limit === undefined ? stated : limit;
-}
-
-/** The workspace's ceilings on an upstream: those that the workspace states, else those that the upstream states. */
+/** The workspace's ceilings on an upstream: those that the workspace states, where `null` means unlimited; else those of the upstream. */
 export function ceilingLimits(
-  workspace: WorkspaceSettings,
-  upstream: UpstreamSettings,
+  { requestsPerMinute, requestsPerDay }: WorkspaceSettings,
+  { name, limits }: UpstreamSettings,
 ): { readonly perMinute: number | null; readonly perDay: number | null } {
+  const perMinute = requestsPerMinute.get(name);
+  const perDay = requestsPerDay.get(name);
   return {
-    perMinute: ownLimit(workspace.requestsPerMinute, upstream.name, upstream.limits.requestsPerMinute),
-    perDay: ownLimit(workspace.requestsPerDay, upstream.name, upstream.limits.requestsPerDay),
+    perMinute: perMinute === undefined ? limits.requestsPerMinute : perMinute,
+    perDay: perDay === undefined ? limits.requestsPerDay : perDay,
   };
 }
 
@@ -155,23 +139,18 @@ export function backgroundCeiling({
 }
 
 /** The settings under which a workspace's calls to an upstream are in admission. */
-export function callSettings(
+export const callSettings = (
   workspace: WorkspaceSettings,
   upstream: UpstreamSettings,
   isBackground = false,
-): CallSettings {
-  const cache = isBackground ? backgroundSettings : callSettingsCache;
-  let byUpstream = cache.get(workspace);
-  if (byUpstream === undefined) cache.set(workspace, (byUpstream = new WeakMap()));
-  let known = byUpstream.get(upstream);
-  if (known === undefined)
-    byUpstream.set(upstream, (known = newCallSettings(workspace, upstream, isBackground)));
-  return known;
-}
+): CallSettings => settingsOf(workspace)(upstream)[isBackground ? 'background' : 'others'];
 
-/** Results of {@link callSettings}: settings are frozen, so each is computed once. */
-const callSettingsCache = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
-const backgroundSettings = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
+const settingsOf = memo((workspace: WorkspaceSettings) =>
+  memo((upstream: UpstreamSettings) => ({
+    others: newCallSettings(workspace, upstream, false),
+    background: newCallSettings(workspace, upstream, true),
+  })),
+);
 
 function newCallSettings(
   workspace: WorkspaceSettings,
@@ -179,22 +158,22 @@ function newCallSettings(
   isBackground: boolean,
 ): CallSettings {
   const ceilings = ceilingLimits(workspace, upstream);
-  const { isDefault } = upstream.limits;
+  const { name, mode, limits } = upstream;
+  const { requestsPerMinute, requestsPerDay, weight } = workspace;
   const yielded = {
-    perMinute:
-      isDefault.perMinute && !workspace.requestsPerMinute.has(upstream.name) ? null : ceilings.perMinute,
-    perDay: isDefault.perDay && !workspace.requestsPerDay.has(upstream.name) ? null : ceilings.perDay,
+    perMinute: limits.isDefault.perMinute && !requestsPerMinute.has(name) ? null : ceilings.perMinute,
+    perDay: limits.isDefault.perDay && !requestsPerDay.has(name) ? null : ceilings.perDay,
   };
   const under = (whole: typeof ceilings): Omit<CallSettings, 'yielded'> => {
     const ceiling = isBackground ? backgroundCeiling(whole) : whole;
     const { perMinute, perDay } = ceiling;
     return {
       ...ceiling,
-      mode: upstream.mode,
+      mode,
       setting: bucketSetting(upstream),
-      weight: workspace.weight,
-      maxInFlight: upstream.limits.maxInFlight,
-      maxQueued: upstream.limits.maxQueued,
+      weight,
+      maxInFlight: limits.maxInFlight,
+      maxQueued: limits.maxQueued,
       ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
     };
   };
@@ -234,16 +213,10 @@ function matches({ method, segments }: CallPattern, callMethod: string, given: r
   return segments.length === given.length && segments.every(isAlike);
 }
 
-/** Settings are frozen, so that those of operations are made once. */
-const settings = new WeakMap<UpstreamSettings, readonly UpstreamSettings[]>();
-
 /** The settings of all operations of an upstream, in their order. */
-export function settingsOfOperations(upstream: UpstreamSettings): readonly UpstreamSettings[] {
-  const { dialect } = upstream;
-  let all = settings.get(upstream);
-  if (all === undefined) settings.set(upstream, (all = dialect === null ? [] : makeAll(upstream, dialect)));
-  return all;
-}
+export const settingsOfOperations = memo((upstream: UpstreamSettings): readonly UpstreamSettings[] =>
+  upstream.dialect === null ? [] : makeAll(upstream, upstream.dialect),
+);
 
 /** Quotas are told apart as they are for other calls, and by the segments that separate in the patterns of the operation. */
 function makeAll(upstream: UpstreamSettings, dialect: Dialect): readonly UpstreamSettings[] {

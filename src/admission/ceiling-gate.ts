@@ -1,31 +1,24 @@
 /**
  * Turns grants of the bucket into leases: takes a slot of the ceiling for each at the moment of sending, in the order of its
- * lane, and returns grants for which the ceiling has no slot.
+ * lane, and returns grants for which the ceiling has no slot. At the end of this file: slots, and how old one may be.
  *
  * Owns: that order, and each lane's `gate`. Does not own: which call is next (the limiter), callers and their deadlines
- * (`wait-registry.ts`), the age of slots (`ceiling-slots.ts`).
+ * (`queued-call.ts`).
  * Keeps: a grant that arrives before its caller waits keeps its position, so that no grant behind it goes first; when the ceiling
  * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
- * joined into another one while the ceiling was asked.
+ * joined into another one while the ceiling was asked; no call leaves later behind its slot than the windows have to spare (1).
  */
-import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
-import type { BucketKey, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
-import {
-  type CeilingSlots,
-  edgeOf,
-  isTaken,
-  type RefusedSlot,
-  type SlotReply,
-  type SlotsAhead,
-  type TakenSlot,
-} from './ceiling-slots.ts';
+import { Refusal } from '../errors.ts';
+import type { CeilingRef, CeilingState } from '../limiter/policy/ceiling.policy.ts';
+import type { Slot, TakeReply } from '../limiter/ceiling-store.ts';
+import type { BucketKey, Grant, KeptSlots, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { LateRefusals } from './late-refusals.ts';
-import type { Ending, QueuedCall } from './queued-call.ts';
-import type { LaneRotation, SlotsBack } from './lane-rotation.ts';
+import { useOf } from './lanes.ts';
+import type { Ending, QueuedCall, WaitRegistry } from './queued-call.ts';
+import type { LaneRotation } from './lane-rotation.ts';
 import { present } from './reconfigure.ts';
 import type { AdmissionParts, Lease } from './ticket.ts';
 import type { WaitCauses } from './wait-causes.ts';
-import type { WaitRegistry } from './wait-registry.ts';
 
 /** A grant and the call that it is for. */
 interface GrantedCall {
@@ -33,21 +26,13 @@ interface GrantedCall {
   readonly grant: Grant;
 }
 
-interface LeaseParts extends AdmissionParts {
-  readonly lateRefusals: LateRefusals;
-  /** The limiter has learned from a response of a call whose default ceilings may yield. */
-  readonly onAnswer: (bucket: BucketKey) => void;
-}
-
-export interface GateNeighbours {
-  readonly slots: CeilingSlots;
-  readonly slotsAhead: SlotsAhead;
-  readonly slotsBack: SlotsBack;
+export interface GateParts extends AdmissionParts {
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly lateRefusals: LateRefusals;
-  readonly onAnswer: LeaseParts['onAnswer'];
   readonly causes: WaitCauses;
+  /** The limiter has learned from a response of a call whose default ceilings may yield. */
+  readonly onAnswer: (bucket: BucketKey) => void;
 }
 
 /**
@@ -55,24 +40,57 @@ export interface GateNeighbours {
  * gone on. No timer is shorter.
  */
 const lanePauseMs = 1;
+/** For how long it counts that a ceiling was far from its end. Milliseconds. */
+const observedMs = 10_000;
+
+/** The number of free slots from which on a ceiling counts as nearly used. */
+export const edgeOf = (limit: number): number => Math.max(16, Math.ceil(limit / 10));
 
 export class CeilingGate {
-  readonly #parts: AdmissionParts;
+  readonly #parts: GateParts;
   readonly #slots: CeilingSlots;
-  readonly #neighbours: GateNeighbours;
-  readonly #leaseParts: LeaseParts;
 
-  constructor(parts: AdmissionParts, neighbours: GateNeighbours) {
+  constructor(parts: GateParts) {
     this.#parts = parts;
-    this.#slots = neighbours.slots;
-    this.#neighbours = neighbours;
-    const { lateRefusals, onAnswer } = neighbours;
-    this.#leaseParts = { ...parts, lateRefusals, onAnswer };
+    this.#slots = new CeilingSlots(parts);
+  }
+
+  /**
+   * Asks for the slot of an arriving call, which is about to ask for its grant and will probably get both: it then waits for one round trip
+   * to the store instead of two. `null` = it asks when it is granted. One call of a lane at a time asks ahead, and none near the end of a
+   * ceiling, where the slot might be another call's (4).
+   */
+  askAhead(call: QueuedCall): Promise<SlotReply> | null {
+    const { lane, request } = call;
+    const { clock, limiter } = this.#parts;
+    // For whoever came back for a reservation slots are kept, which is known with the grant.
+    if (
+      lane.waiting > 0 ||
+      clock.monotonic() > lane.asksAheadUntil ||
+      request.admission.reservation !== undefined
+    )
+      return null;
+    if (limiter.laneCeiling(lane.bucket, lane.key) !== null) return null;
+    lane.asksAheadUntil = -Infinity;
+    const asked = this.#slots.ask(call);
+    // Whoever uses the reply notices that the store failed, which may be later than the failure.
+    asked.catch(() => {});
+    return asked;
+  }
+
+  /** No grant follows on a slot that was asked for ahead: it goes back, if one was taken. Rejects only with what is a bug. */
+  async giveBack(asked: Promise<SlotReply>): Promise<void> {
+    try {
+      await this.#slots.giveBack(await asked);
+    } catch (failure) {
+      // A store that is unavailable gave no slot. The call is not refused for it here: it may wait until the store is back.
+      if (!(failure instanceof Refusal)) throw failure;
+    }
   }
 
   /** The limiter granted a queued ticket; its call may have ended meanwhile. */
   onGrant(grant: Grant): void {
-    const call = this.#neighbours.registry.find(grant.ticket);
+    const call = this.#parts.registry.find(grant.ticket);
     if (call === undefined) this.#drop(grant);
     else this.pass(call, grant);
   }
@@ -83,108 +101,86 @@ export class CeilingGate {
    */
   pass(call: QueuedCall, grant: Grant, askedAhead: Promise<SlotReply> | null = null): void {
     if (call.isGone || hasMoved(call, grant)) {
-      this.#giveBack(call, askedAhead);
+      if (askedAhead !== null) this.#parts.detached(this.giveBack(askedAhead));
       return this.#drop(grant);
     }
     const { gate } = call.lane;
     call.request = present(call.request, this.#parts.limiter);
     call.mayTakeAll = grant.isDue === true;
-    const passed = this.#takeSlot({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
+    call.asksForSlot = true;
+    const passed = this.#takeSlot({ call, grant }, askedAhead ?? this.#slots.ask(call), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceiling-store.ts`).
     gate.tail = passed.catch((error: unknown) => {
       this.#drop(grant);
-      this.#neighbours.registry.end(call, { kind: 'failed', error });
-      return true;
+      this.#parts.registry.end(call, { kind: 'failed', error });
     });
   }
 
-  /** The slot that the call has asked for ahead, or asks for now. */
-  #askForSlot(call: QueuedCall, askedAhead: Promise<SlotReply> | null): Promise<SlotReply> {
-    if (askedAhead !== null) this.#neighbours.slotsAhead.onGranted(call);
-    this.#neighbours.rotation.onAsked(call.lane);
-    call.asksForSlot = true;
-    return askedAhead ?? this.#slots.ask(call);
-  }
-
-  #giveBack(call: QueuedCall, askedAhead: Promise<SlotReply> | null): void {
-    if (askedAhead !== null) this.#parts.detached(this.#neighbours.slotsAhead.giveBack(call, askedAhead));
-  }
-
-  /**
-   * Resolves to true when grants behind this one may go on.
-   * @param before resolves when the lane's previous grant is done; false = that grant went back.
-   */
-  async #takeSlot(
-    pending: GrantedCall,
-    asked: Promise<SlotReply>,
-    before: Promise<boolean>,
-  ): Promise<boolean> {
+  /** Resolves when the grant has its slot, or went back. `before`: the same of the lane's previous grant. */
+  async #takeSlot(pending: GrantedCall, asked: Promise<SlotReply>, before: Promise<void>): Promise<void> {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    const slotReply = await this.#slots.keepUntil(call, asked, before);
-    const isInOrder = await before;
+    const slotReply = await this.#slots.whenNext(call, asked, before);
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant)) return this.#stop(pending, slotReply, null);
-    // An earlier grant was returned while this one waited for it: this one must not go first.
-    if (!isInOrder && gate.returned > returned && isTaken(slotReply)) {
-      await this.#slots.giveSlotBack(slotReply);
-      this.#requeue(pending, this.#behindReturned(call));
-      return false;
+    // An earlier grant was returned while this one waited for it: this one must not go first. In one process a lane that does not pause would
+    // be granted the next call, which finds its predecessor returned, endlessly and without letting other events run.
+    if (gate.returned > returned && isTaken(slotReply)) {
+      await this.#slots.giveBack(slotReply);
+      return this.#requeue(pending, { kind: 'returned', sleepMs: lanePauseMs, because: 'backoff' });
     }
-    if (slotReply.reply.kind === 'taken') await call.callerWaits();
-    const fresh = await this.#slots.keepFresh(call, slotReply);
-    if (isTaken(fresh)) return this.#handOver(pending, fresh);
-    this.#onRefused(pending, fresh);
-    return false;
+    if (isTaken(slotReply)) await call.callerWaits();
+    const fresh = await this.#slots.fresh(call, slotReply);
+    if (isTaken(fresh)) await this.#handOver(pending, fresh);
+    else this.#onRefused(pending, fresh);
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one, which the limits must still be those of. */
   #onRefused(pending: GrantedCall, slotReply: RefusedSlot): void {
     const { call } = pending;
-    const { key } = call.request.ceiling;
-    const { reply, keptForOthers, askedAt } = slotReply;
-    const { rotation, lateRefusals, slotsBack } = this.#neighbours;
+    const { reply, keptForOthers } = slotReply;
+    const { lateRefusals } = this.#parts;
     const waitMs = Math.max(lanePauseMs, reply.waitMs);
     if (keptForOthers !== null) {
-      slotsBack.onRefused(key, askedAt);
       this.#requeue(pending, { kind: 'returned', sleepMs: waitMs, because: 'reserved' });
-      lateRefusals.onKept(call, { waitMs, count: keptForOthers.count });
-      return;
+      return lateRefusals.onKept(call, { waitMs, count: keptForOthers.count });
     }
-    const isPresent = isUnderLimits(slotReply, call);
-    if (isPresent) slotsBack.onRefused(key, askedAt);
     this.#requeue(pending, {
       kind: 'returned',
-      sleepMs: isPresent ? waitMs + rotation.delayMs(call) : 0,
+      sleepMs: isUnderLimits(slotReply, call) ? waitMs + this.#delayMs(call) : 0,
       because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
       ceilingTag: call.request.admission.ceilingTag,
     });
-    lateRefusals.onCeilingFull(key);
+    lateRefusals.onCeilingFull(call.request.ceiling.key);
   }
 
   /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
-  #handOver(pending: GrantedCall, slot: TakenSlot): true | Promise<true> {
+  async #handOver(pending: GrantedCall, slot: TakenSlot): Promise<void> {
     const { call, grant } = pending;
-    const { registry, slotsAhead } = this.#neighbours;
+    const { registry, clock } = this.#parts;
     if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
-    const stop = call.reasonToStop(this.#parts.clock.monotonic());
+    const now = clock.monotonic();
+    const stop = call.reasonToStop(now);
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
-    this.#neighbours.rotation.onServed(call.lane);
-    this.#reportEdge(pending, isUnderLimits(slot, call) ? slot.reply.state : null);
-    slotsAhead.onHandedOver(call, slot);
+    const { lane } = call;
+    const { state, dayLeft } = slot.reply;
+    lane.servedAt = now;
+    this.#reportEdge(pending, isUnderLimits(slot, call) ? state : null);
+    const { perDay } = call.request.ceiling;
+    const isMinuteAmple = state === null || state.remaining > edgeOf(state.limit);
+    const isDayAmple = dayLeft === null || perDay === null || dayLeft > edgeOf(perDay);
+    if (call.isGrantedAtOnce && isMinuteAmple && isDayAmple) lane.asksAheadUntil = now + observedMs;
     call.asksForSlot = false;
-    registry.grant(call, new AdmittedLease(this.#leaseParts, pending, slot));
-    return true;
+    registry.grant(call, new AdmittedLease(this.#parts, pending, slot));
   }
 
   /** The call ended or moved while the ceiling was asked, or must end now (`stop`): the grant goes back, and the slot if there is one. */
-  async #stop({ call, grant }: GrantedCall, slotReply: SlotReply, stop: Ending | null): Promise<true> {
-    await this.#slots.giveSlotBack(slotReply);
+  async #stop({ call, grant }: GrantedCall, slotReply: SlotReply, stop: Ending | null): Promise<void> {
+    await this.#slots.giveBack(slotReply);
     this.#drop(grant);
-    if (stop !== null) this.#neighbours.registry.end(call, stop);
-    return true;
+    if (stop !== null) this.#parts.registry.end(call, stop);
   }
 
   /**
@@ -200,9 +196,14 @@ export class CeilingGate {
       return;
     }
     const { remaining: slots, nextSlotMs: freeInMs } = state;
-    const nextSlotMs = slots <= 0 ? freeInMs + this.#neighbours.rotation.delayMs(call) : freeInMs;
+    const nextSlotMs = slots <= 0 ? freeInMs + this.#delayMs(call) : freeInMs;
     const { ceilingTag } = call.request.admission;
     detached(limiter.slotTaken(grant, { slots, nextSlotMs, ceilingTag }));
+  }
+
+  /** Other lanes go first where it is their turn; a background call that is due waits for nobody. */
+  #delayMs({ mayTakeAll, lane }: QueuedCall): number {
+    return mayTakeAll ? 0 : this.#parts.rotation.delayMs(lane);
   }
 
   /** Returns the ticket to its lane, without waiting until the limiter has heard of it: grants behind it go back with the same command. */
@@ -215,8 +216,8 @@ export class CeilingGate {
     }
     // The ticket of a call that is gone has left the lane; returning the grant would put it back, and nobody would remove it.
     if (call.isGone || isMoved) return this.#drop(grant);
-    const { causes, registry } = this.#neighbours;
-    if (call.isWaiting) causes.begins(call);
+    const { causes, registry } = this.#parts;
+    if (call.isWaiting) registry.begins(call);
     call.observed?.onHeld();
     const { limiter, detached } = this.#parts;
     const heard = (): void => {
@@ -224,18 +225,6 @@ export class CeilingGate {
       registry.moveToJoinedBucket(call);
     };
     detached(limiter.settle(grant, returned, null).then(heard));
-  }
-
-  /**
-   * The call had a slot, and gave it back because an earlier grant was returned. The limiter grants the lane again while grants behind this
-   * one are still to be returned. In one process each new grant would then find its predecessor returned, endlessly and without letting other
-   * events run: so the lane pauses the second time.
-   */
-  #behindReturned(call: QueuedCall): Settlement {
-    const now = this.#parts.clock.monotonic();
-    const isAgain = call.slotGivenBackAt !== null && now - call.slotGivenBackAt < lanePauseMs;
-    call.slotGivenBackAt = now;
-    return { kind: 'returned', sleepMs: isAgain ? lanePauseMs : 0, because: 'backoff' };
   }
 
   /** A grant that no call can use any more goes back whole. */
@@ -258,12 +247,12 @@ const isUnderLimits = ({ ceiling }: SlotReply, call: QueuedCall): boolean =>
  */
 class AdmittedLease implements Lease {
   readonly grant: Grant;
-  readonly #parts: LeaseParts;
+  readonly #parts: GateParts;
   readonly #call: QueuedCall;
   readonly #slot: TakenSlot;
   #isSettled = false;
 
-  constructor(parts: LeaseParts, { call, grant }: GrantedCall, slot: TakenSlot) {
+  constructor(parts: GateParts, { call, grant }: GrantedCall, slot: TakenSlot) {
     this.grant = grant;
     this.#parts = parts;
     this.#call = call;
@@ -317,4 +306,140 @@ const withPlaces = (state: CeilingState | null, more: number): CeilingState | nu
 function standstillMs(settlement: Settlement, { request }: QueuedCall, leaseMs: number): number {
   if (settlement.kind === 'throttled' || settlement.kind === 'returned') return settlement.sleepMs;
   return settlement.kind === 'unknown' && request.admission.maxInFlight === 1 ? leaseMs : 0;
+}
+
+// Slots. The ceiling counts a slot from the time at which it was taken, but it bounds what arrives upstream: a call that could not leave at
+// once takes its slot again.
+
+/** A slot older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
+const freshMs = 100;
+/** A store whose replies usually take longer than this is far: its slots are counted from a later time. Milliseconds. */
+const farMs = freshMs / 2;
+/** A call of a far store may leave so many usual replies after it has asked: calls before it may have to ask again. */
+const farReplies = 3;
+/** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
+const maxLateMs = 2_000;
+/** The reply of a ceiling that was asked for a slot. */
+export interface SlotReply {
+  readonly reply: TakeReply;
+  /** The ceiling, with the limits under which it was asked. */
+  readonly ceiling: CeilingRef;
+  /**
+   * A call with this slot has to leave by then, on the monotonic clock: at most `freshMs` after the time that the slot is counted
+   * from, which is not before it was asked for.
+   */
+  readonly goodUntil: number;
+  /** The ceiling has slots, but these are kept for reservations of others; `null` = that is not why it refused. */
+  readonly keptForOthers: KeptSlots | null;
+}
+
+type TakenSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'taken' }> };
+type RefusedSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'refused' }> };
+
+const isTaken = (slot: SlotReply): slot is TakenSlot => slot.reply.kind === 'taken';
+
+class CeilingSlots {
+  readonly #parts: AdmissionParts;
+  /** How long the last replies took, milliseconds. One slow reply is a stall, also of this process: a far store has two of them slow. */
+  readonly #lastMs = [0, 0, 0, 0];
+
+  constructor(parts: AdmissionParts) {
+    this.#parts = parts;
+  }
+
+  /** Asks the call's ceiling for a slot that is valid when the reply comes. */
+  async ask(call: QueuedCall): Promise<SlotReply> {
+    return this.fresh(call, await this.#take(call));
+  }
+
+  /**
+   * The reply when `before` has resolved, which is when the grants before this one have theirs. Slots of a far store that become too old
+   * meanwhile are taken again at once: asking only when a call is next would cost a round trip, in which all slots behind it become too old.
+   */
+  async whenNext(call: QueuedCall, asked: Promise<SlotReply>, before: Promise<void>): Promise<SlotReply> {
+    const { clock } = this.#parts;
+    let slot = await asked;
+    let isNext = false;
+    const turn = before.then(() => {
+      isNext = true;
+    });
+    while (!isNext && this.#farLateMs > 0 && this.#ages(call, slot)) {
+      const aged = Promise.withResolvers<void>();
+      const cancel = clock.after(Math.max(0, slot.goodUntil - clock.monotonic()) + 1, aged.resolve);
+      await Promise.race([turn, aged.promise]);
+      cancel();
+      if (!isNext) slot = await this.fresh(call, slot);
+    }
+    await turn;
+    return slot;
+  }
+
+  /** The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. */
+  async fresh(call: QueuedCall, asked: SlotReply): Promise<TakenSlot | RefusedSlot> {
+    let slot = asked;
+    while (this.#ages(call, slot) && this.#parts.clock.monotonic() > slot.goodUntil)
+      slot = await this.#take(call, slot);
+    return slot as TakenSlot | RefusedSlot;
+  }
+
+  /** A refusal, the slot of a ceiling without a minute, and that of a call that is not sent any more are not taken again. */
+  #ages(call: QueuedCall, slot: SlotReply): boolean {
+    return (
+      isTaken(slot) &&
+      slot.ceiling.perMinute !== null &&
+      !call.isGone &&
+      this.#parts.clock.monotonic() <= call.deadline
+    );
+  }
+
+  /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
+  get #farLateMs(): number {
+    const usualMs = this.#lastMs.toSorted((a, b) => b - a)[1] ?? 0;
+    return usualMs > farMs ? Math.min(farReplies * usualMs, maxLateMs) : 0;
+  }
+
+  async giveBack({ ceiling, reply }: SlotReply): Promise<void> {
+    if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
+  }
+
+  /** Takes a slot, in the place of an earlier one; of a far store for a call that leaves later. */
+  async #take(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
+    const { clock, ceilings, limiter } = this.#parts;
+    const { ceiling, lane } = call;
+    const { bucket, ticket } = call.request.admission;
+    const again = earlier?.reply.kind === 'taken' ? earlier.reply.slot : undefined;
+    const lateMs = this.#farLateMs;
+    const askedAt = clock.monotonic();
+    const kept = limiter.keptSlots(bucket, ceiling.key, ticket);
+    const reply =
+      kept === null
+        ? await ceilings.take(ceiling, again, lateMs)
+        : await this.#takeBeside(kept, { ceiling, again, lateMs });
+    const now = clock.monotonic();
+    this.#lastMs.push(now - askedAt);
+    this.#lastMs.shift();
+    lane.ceilingUse = useOf(ceiling, reply, now);
+    const keptForOthers = reply.kind === 'refused' && !reply.isDaily ? kept : null;
+    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, keptForOthers };
+  }
+
+  /** Takes a slot only where as many are left as are kept for reservations. */
+  async #takeBeside(
+    { count, forMs }: KeptSlots,
+    { ceiling, again, lateMs }: { ceiling: CeilingRef; again: Slot | undefined; lateMs: number },
+  ): Promise<TakeReply> {
+    const { ceilings } = this.#parts;
+    const { key, perMinute, perDay } = ceiling;
+    const less = (limit: number | null): number | null => (limit === null ? null : limit - count);
+    const others = { key, perMinute: less(perMinute), perDay: less(perDay) };
+    if (Math.min(others.perMinute ?? 1, others.perDay ?? 1) < 1) {
+      if (again !== undefined) await ceilings.giveSlotBack(ceiling, again);
+      return { kind: 'refused', waitMs: forMs, isDaily: false, state: null };
+    }
+    const reply = await ceilings.take(others, again, lateMs);
+    const state = withPlaces(reply.state, count);
+    return reply.kind === 'taken'
+      ? { ...reply, state }
+      : { ...reply, state, waitMs: Math.min(reply.waitMs, forMs) };
+  }
 }

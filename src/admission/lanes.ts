@@ -1,16 +1,16 @@
 /**
- * What this process knows of each lane beside the limiter: plain data in four parts, each written by one owner (`ceiling-gate.ts`,
- * `lane-rotation.ts`, `ceiling-slots.ts`, `wait-causes.ts`), and the registry that finds it by bucket and lane.
+ * What this process knows of each lane beside the limiter: plain data, of which each part is written by one owner (`ceiling-gate.ts`,
+ * `wait-causes.ts`), and the registry that finds it by bucket and lane.
  *
  * Does not own: what is decided by it. Keeps: a lane that a call is in is not forgotten.
  */
+import type { WaitCause } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { CeilingKey } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import type { TakeReply } from '../limiter/ceiling-store.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionRequest, BucketLane } from './ticket.ts';
-import { emptyTimeline, type CauseTimeline } from './wait-causes.policy.ts';
 
 /** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
 const retentionMs = 120_000;
@@ -18,29 +18,21 @@ const maxLanes = 10_000;
 
 /** The charging of one lane's grants: in order, and none behind a refused one. */
 interface GateState {
-  /** Resolves when the latest grant has its slot; false = it went back, no grant behind it may go first. */
-  tail: Promise<boolean>;
+  /** Resolves when the latest grant has its slot, or went back. */
+  tail: Promise<void>;
   /** Grants that went back, so far. */
   returned: number;
 }
 
-/** What the rotation of lanes under one ceiling goes by, in monotonic milliseconds; `null` = never. */
-interface RotationState {
-  /** When a grant of the lane last asked the ceiling for a slot, and when one last got it. */
-  askedAt: number | null;
-  servedAt: number | null;
-  /** Calls that waited in the lane on other replicas when an arriving call last learned its position. */
-  elsewhere: { readonly calls: number; readonly at: number } | null;
-}
+/** Milliseconds by cause; absent = 0. */
+export type MsByCause = Readonly<Partial<Record<WaitCause, number>>>;
 
-/** Whether an arriving call asks for its slot of the ceiling before it is granted. */
-type AskingAhead =
-  /** Its bucket or its ceiling may hold it. */
-  | { readonly kind: 'unlikely' }
-  /** The latest call was granted at once and found many slots left, at this monotonic time (milliseconds). */
-  | { readonly kind: 'likely'; readonly since: number }
-  /** A call has asked ahead; the bucket has not replied yet. */
-  | { readonly kind: 'asked' };
+/** What has held the first call of a lane while calls waited in it. */
+export interface CauseTimeline {
+  /** What holds it since then (monotonic milliseconds); `null` = no call waits, or it is not known yet. */
+  readonly present: { readonly cause: WaitCause; readonly since: number } | null;
+  readonly past: MsByCause;
+}
 
 /** What holds the lane. */
 interface CausesState {
@@ -93,9 +85,14 @@ export interface LaneView {
   usedAt: number;
   readonly entered: Entered;
   readonly gate: GateState;
-  readonly rotation: RotationState;
+  /** When a call of the lane last got a slot, monotonic milliseconds; `null` = never. */
+  servedAt: number | null;
   readonly causes: CausesState;
-  askingAhead: AskingAhead;
+  /**
+   * Until then an arriving call asks for its slot of the ceiling before it is granted: the latest call was granted at once and found many
+   * slots left. Monotonic milliseconds.
+   */
+  asksAheadUntil: number;
   /** `null` = it never asked. */
   ceilingUse: CeilingUse | null;
 }
@@ -148,10 +145,10 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   waiting: 0,
   usedAt,
   entered: { calls: 0, since: usedAt },
-  gate: { tail: Promise.resolve(true), returned: 0 },
-  rotation: { askedAt: null, servedAt: null, elsewhere: null },
-  causes: { timeline: emptyTimeline, calls: 0, outside: null },
-  askingAhead: { kind: 'unlikely' },
+  gate: { tail: Promise.resolve(), returned: 0 },
+  servedAt: null,
+  causes: { timeline: { present: null, past: {} }, calls: 0, outside: null },
+  asksAheadUntil: -Infinity,
   ceilingUse: null,
 });
 

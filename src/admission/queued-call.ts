@@ -1,25 +1,29 @@
 /**
- * One call in admission, from `enter` to its end: its states and what follows from them alone.
+ * All calls of this replica that are in admission: who waits, until when, and how each ends.
  *
  *   entering ──▶ waiting ──▶ sent ──▶ (waiting ──▶ sent)* ──▶ gone        any state ──▶ gone
  *
- * It is also the ticket that the journey holds. A class, because thousands of calls wait and a factory would create these functions
- * for each.
- * Does not own: counts, timers and the limiter's tickets (`wait-registry.ts`), grants (`ceiling-gate.ts`).
- * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
+ * A call is also the ticket that the journey holds. A class, because thousands of calls wait and a factory would create these functions
+ * for each. The registry changes a call's state with all that goes with it: counts, deadlines, listeners, the limiter's tickets.
+ *
+ * Does not own: who is refused early (`late-refusals.ts`), who may go (`ceiling-gate.ts`).
+ * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
+ * (9, 10); a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
 import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { keyEnded, type Refusal } from '../errors.ts';
+import { type CeilingKey, isBackground, type LaneKey, type TicketId } from '../ids.ts';
 import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
-import type { LaneView } from './lanes.ts';
-import { expired } from './refusals.ts';
-import type { AdmissionRequest, Lease, Ticket } from './ticket.ts';
-import { type CallHeld, heldTimes } from './wait-causes.policy.ts';
+import { ShortLived } from '../short-lived.ts';
+import { enteredUntil, type Lanes, type LaneView } from './lanes.ts';
+import { expired, type Hold, waitTooLong } from './refusals.ts';
+import type { AdmissionParts, AdmissionRequest, BucketLane, Lease, Ticket } from './ticket.ts';
+import { type CallHeld, heldTimes, type WaitCauses } from './wait-causes.ts';
 
-export type CallState =
+type CallState =
   /** The call is in its lane, or on its way there; its caller does not wait for a lease yet. */
   | { readonly kind: 'entering' }
   /** The caller waits for a lease since then (monotonic milliseconds), at most until the deadline. */
@@ -34,7 +38,7 @@ export type CallState =
   | { readonly kind: 'sent'; readonly ticketEnded: boolean }
   | { readonly kind: 'gone'; readonly ending: Ending };
 
-export type Waiting = Extract<CallState, { kind: 'waiting' }>;
+type Waiting = Extract<CallState, { kind: 'waiting' }>;
 
 /**
  * The deadline of a call is at least so far away when it comes, milliseconds: one that may not wait at all still has to pass through
@@ -44,25 +48,14 @@ export const passageMs = 100;
 /** The ceiling's reply may take this many times as long as the limiter's, because the ceiling may have to be asked twice. */
 export const repliesAhead = 2;
 
-/** What changes a call's state, with all that goes with it: `wait-registry.ts`. */
-export interface CallKeeper {
-  wait(call: QueuedCall): Promise<Lease>;
-  /** Limits do not hold the call any more: they are reckoned beside it. */
-  observe(call: QueuedCall): ObservedTicket;
-  end(call: QueuedCall, ending: Ending): void;
-}
-
-interface Entered {
-  readonly lane: LaneView;
-  readonly clock: Clock;
-  readonly keeper: CallKeeper;
-}
-
 /** What the caller deals with where limits do not hold its call (`observed-call.ts`). */
-export interface ObservedTicket extends Pick<
-  Ticket,
-  'whenGranted' | 'waitedMs' | 'held' | 'would' | 'leave'
-> {
+export interface ObservedTicket extends Pick<Ticket, 'whenGranted' | 'waitedMs' | 'would' | 'leave'> {
+  /** Follows the ticket, from when it has entered its lane. `entered` rejects where it was refused. */
+  follow(entered: Promise<unknown>): Promise<void>;
+  /** The ticket waits in the place of its caller from now on, with the lease that goes to the one that waits for it. */
+  takeOver(): Pick<Waiting, 'resolve' | 'reject'>;
+  /** The caller's permission to send now. */
+  lease(): Lease;
   /** The ticket has to wait. */
   onHeld(): void;
   /** Ends the reckoning. */
@@ -71,6 +64,12 @@ export interface ObservedTicket extends Pick<
 
 /** A lane whose grant went back counts as held for the same cause until it is granted again: a little longer than it sleeps. Milliseconds. */
 const outsideSlackMs = 1_000;
+
+interface Entered {
+  readonly lane: LaneView;
+  readonly clock: Clock;
+  readonly registry: WaitRegistry;
+}
 
 export class QueuedCall implements Ticket {
   /** As configuration has it now: replaced by a reload. */
@@ -91,8 +90,6 @@ export class QueuedCall implements Ticket {
   asksForSlot = false;
   /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */
   mayTakeAll = false;
-  /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
-  slotGivenBackAt: number | null = null;
   /** When its ceiling was last said to have a slot for it, monotonic milliseconds; `null` = it was not asked. */
   slotExpectedAt: number | null = null;
   /** What its caller deals with, where limits do not hold the call; `null` = they do. */
@@ -103,16 +100,15 @@ export class QueuedCall implements Ticket {
   #onCallerWaits: (() => void) | null = null;
   #waitedMs = 0;
   readonly #clock: Clock;
-  readonly #keeper: CallKeeper;
+  readonly #registry: WaitRegistry;
 
-  constructor(request: AdmissionRequest, clientGone: CallSignal, entered: Entered) {
-    const { lane, clock, keeper } = entered;
+  constructor(request: AdmissionRequest, clientGone: CallSignal, { lane, clock, registry }: Entered) {
     const now = clock.monotonic();
     this.request = request;
     this.clientGone = clientGone;
     this.lane = lane;
     this.#clock = clock;
-    this.#keeper = keeper;
+    this.#registry = registry;
     this.waitEndsAt = now + request.maxWaitMs;
     const isBack = request.admission.reservation !== undefined;
     this.passageEndsAt = now + passageMs;
@@ -121,7 +117,7 @@ export class QueuedCall implements Ticket {
 
   /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */
   handleEvent(): void {
-    this.#keeper.end(this, { kind: 'client_gone', reason: this.clientGone.reason });
+    this.#registry.end(this, { kind: 'client_gone', reason: this.clientGone.reason });
   }
 
   /** The ceiling of which it may take a slot now. */
@@ -153,8 +149,8 @@ export class QueuedCall implements Ticket {
   }
 
   whenGranted(): Promise<Lease> {
-    if (this.request.mode === 'observe') this.observed ??= this.#keeper.observe(this);
-    return this.observed === null ? this.#keeper.wait(this) : this.observed.whenGranted();
+    if (this.request.mode === 'observe') this.observed ??= this.#registry.observe(this);
+    return this.observed === null ? this.#registry.wait(this) : this.observed.whenGranted();
   }
 
   remainingMs(): number {
@@ -174,7 +170,7 @@ export class QueuedCall implements Ticket {
   }
 
   held(): readonly HeldTime[] {
-    return this.observed === null ? heldTimes(this.heldSoFar, this.#waitedMs) : this.observed.held();
+    return this.observed === null ? heldTimes(this.heldSoFar, this.#waitedMs) : [];
   }
 
   get isObserved(): boolean {
@@ -186,7 +182,7 @@ export class QueuedCall implements Ticket {
   }
 
   leave(): void {
-    if (this.observed === null) this.#keeper.end(this, { kind: 'left' });
+    if (this.observed === null) this.#registry.end(this, { kind: 'left' });
     else this.observed.leave();
   }
 
@@ -241,7 +237,7 @@ export type Ending =
 export const refused = (refusal: Refusal): Ending => ({ kind: 'refused', refusal });
 
 /** What the promise of a caller that waits, or comes to wait, is rejected with. */
-export function rejectionOf(ending: Ending): unknown {
+function rejectionOf(ending: Ending): unknown {
   switch (ending.kind) {
     case 'refused':
       return ending.refusal;
@@ -251,5 +247,272 @@ export function rejectionOf(ending: Ending): unknown {
       return ending.error;
     case 'left':
       return new Error('a ticket was used after it was handed in');
+  }
+}
+
+// The registry
+
+/** More calls than so many are sent without a ticket while limits do not hold them: what is reckoned is bounded, as what waits is. */
+const maxReckoned = 20_000;
+
+const always = (): boolean => true;
+/** The client of a ticket whose call has left already. */
+const nobody: CallSignal = {
+  aborted: false,
+  reason: undefined,
+  throwIfAborted() {},
+  addEventListener() {},
+  removeEventListener() {},
+};
+
+/** Whose call it is that limits do not hold. */
+export interface ObservedCaller {
+  readonly audience: CallSignal;
+  /** False once the key of the call is not valid any more. */
+  readonly stillValid: () => boolean;
+}
+
+type Observe = (call: QueuedCall, caller: ObservedCaller) => ObservedTicket;
+
+const callerOf = ({ clientGone, request: { stillValid } }: QueuedCall): ObservedCaller => ({
+  audience: clientGone,
+  stillValid,
+});
+
+export class WaitRegistry {
+  readonly #parts: AdmissionParts;
+  readonly #lanes: Lanes;
+  readonly #causes: WaitCauses;
+  readonly #calls = new ShortLived<TicketId, QueuedCall>();
+  /** The lanes in which calls wait now, under each ceiling. */
+  readonly #lanesUnder = new Map<CeilingKey, Set<LaneView>>();
+  readonly #observe: Observe;
+
+  constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses, observe: Observe) {
+    this.#parts = parts;
+    this.#lanes = lanes;
+    this.#causes = causes;
+    this.#observe = observe;
+  }
+
+  /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
+  enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
+    const lane = this.#lanes.of(request);
+    lane.calls += 1;
+    lane.entered.calls = enteredUntil(lane, lane.usedAt) + 1;
+    const call = new QueuedCall(request, clientGone, { lane, clock: this.#parts.clock, registry: this });
+    clientGone.addEventListener('abort', call, { once: true });
+    this.#calls.set(request.admission.ticket, call);
+    return call;
+  }
+
+  /** The call with this ticket, for a grant of the limiter. */
+  find(ticket: TicketId): QueuedCall | undefined {
+    return this.#calls.get(ticket);
+  }
+
+  /** All calls in the order of their coming, also those that do not wait now. */
+  all(): Iterable<QueuedCall> {
+    return this.#calls.values();
+  }
+
+  /** How many calls `all()` returns. */
+  get size(): number {
+    return this.#calls.size;
+  }
+
+  /** Calls that wait now under one ceiling. */
+  waitingUnder(key: CeilingKey): number {
+    let waiting = 0;
+    for (const lane of this.lanesUnder(key)) waiting += lane.waiting;
+    return waiting;
+  }
+
+  /**
+   * The same, as far as they count for a call that arrives in this lane: background calls take no place in the line from others.
+   */
+  waitingBeside(key: CeilingKey, own: LaneKey): number {
+    let waiting = 0;
+    for (const lane of this.lanesUnder(key))
+      if (isBackground(own) || !isBackground(lane.key)) waiting += lane.waiting;
+    return waiting;
+  }
+
+  /** The lanes in which calls under one ceiling wait now. */
+  lanesUnder(key: CeilingKey): Iterable<LaneView> {
+    return this.#lanesUnder.get(key) ?? [];
+  }
+
+  /** One more call, or one less, waits in the lane. */
+  #count(lane: LaneView, more: 1 | -1): void {
+    lane.waiting += more;
+    const lanes = this.#lanesUnder.get(lane.ceiling) ?? new Set();
+    if (lane.waiting > 0) lanes.add(lane);
+    else lanes.delete(lane);
+    if (lanes.size > 0) this.#lanesUnder.set(lane.ceiling, lanes);
+    else this.#lanesUnder.delete(lane.ceiling);
+  }
+
+  /** Resolves with the lease of the call; rejects when the call ends before, at the latest at its deadline. */
+  wait(call: QueuedCall): Promise<Lease> {
+    const before = call.state;
+    if (before.kind === 'gone') {
+      // A call that ended while it was on its way upstream may have come back into the lane with its response.
+      this.#takeOut(call);
+      return Promise.reject(rejectionOf(before.ending) as Error);
+    }
+    const { clock, detached } = this.#parts;
+    return new Promise<Lease>((resolve, reject) => {
+      const since = clock.monotonic();
+      const cancelDeadline = clock.after(call.deadline - since, () => detached(this.#expire(call)));
+      call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
+      this.#count(call.lane, 1);
+      // A call that has a grant waits for its slot of the ceiling; if there is none, it begins to be held then.
+      if (!call.asksForSlot) this.begins(call);
+      const stop =
+        call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateForCeiling(call, since) : null);
+      if (stop !== null) this.end(call, stop);
+      else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
+    });
+  }
+
+  /**
+   * Enters a call that limits do not hold. Its ticket keeps nothing of it.
+   * @param enterLane takes the ticket into its lane; rejects where it is refused
+   */
+  enterObserved(
+    request: AdmissionRequest,
+    audience: CallSignal,
+    enterLane: (call: QueuedCall) => Promise<unknown>,
+  ): QueuedCall {
+    const { stillValid } = request;
+    const call = this.enter({ ...request, stillValid: always }, nobody);
+    audience.addEventListener('abort', call, { once: true });
+    const observed = this.#observe(call, { audience, stillValid });
+    call.observed = observed;
+    if (this.#calls.size <= maxReckoned) void observed.follow(enterLane(call));
+    else observed.stop();
+    return call;
+  }
+
+  /** Limits do not hold the call any more: they are reckoned beside it. */
+  observe(call: QueuedCall): ObservedTicket {
+    const observed = this.#observe(call, callerOf(call));
+    void observed.follow(Promise.resolve());
+    return observed;
+  }
+
+  /** A reload has changed whether limits hold the call: who is held by them is sent now, and whose call was sent already leaves its lane. */
+  changeMode(call: QueuedCall): void {
+    const { state, observed } = call;
+    if (call.request.mode === 'enforce') return observed?.stop();
+    if (observed !== null || state.kind !== 'waiting') return;
+    // What has held the caller ends here; what holds its ticket goes on.
+    const { wasHeld } = call;
+    this.#ends(call);
+    const caller = this.#observe(call, callerOf(call));
+    if (wasHeld) this.begins(call);
+    call.observed = caller;
+    call.become({ ...state, since: this.#parts.clock.monotonic(), ...caller.takeOver() });
+    state.resolve(caller.lease());
+  }
+
+  /** What holds the call is noted from now on. */
+  begins(call: QueuedCall): void {
+    call.heldSoFar = this.#causes.begins(call.heldSoFar, call.lane);
+  }
+
+  #ends(call: QueuedCall): void {
+    call.heldSoFar = this.#causes.ends(call.heldSoFar, call.lane);
+  }
+
+  /** The caller gets its lease. False: no caller waits for it any more. */
+  grant(call: QueuedCall, lease: Lease): boolean {
+    const { state } = call;
+    if (state.kind !== 'waiting') return false;
+    this.#stopWaiting(call, state);
+    call.become({ kind: 'sent', ticketEnded: false });
+    this.#causes.onEvent(call.lane);
+    state.resolve(lease);
+    return true;
+  }
+
+  /**
+   * A waiting call moves to the bucket into which its own was joined, at its position. So does a call whose grant is asking the
+   * ceiling for a slot: that grant goes back with the ceiling's reply (`ceiling-gate.ts`). The bucket that stays knows nothing of it,
+   * and a call that left with it would cost a refusal; and calls behind it, which move at once, would leave first (4).
+   */
+  moveToJoinedBucket(call: QueuedCall): void {
+    const { joinedBucketOf, limiter, detached } = this.#parts;
+    const joined = call.isWaiting ? joinedBucketOf(call.request) : null;
+    if (joined === null) return;
+    const from = call.request.admission.bucket;
+    this.#transfer(call, joined);
+    const { admission, arrivedAt, maxWaitMs } = call.request;
+    const position = { kind: 'arrival', at: arrivedAt } as const;
+    detached(limiter.move(from, { ...admission, maxWaitMs, position }));
+  }
+
+  #transfer(call: QueuedCall, to: BucketLane): void {
+    const { admission } = call.request;
+    this.#count(call.lane, -1);
+    this.#ends(call);
+    call.lane.calls -= 1;
+    call.asksForSlot = false;
+    call.request = { ...call.request, admission: { ...admission, ...to } };
+    call.lane = this.#lanes.of(call.request);
+    call.lane.calls += 1;
+    this.#count(call.lane, 1);
+    this.begins(call);
+  }
+
+  /** Ends the call in admission, and rejects its waiting caller. A second `end` of the same call does nothing. */
+  end(call: QueuedCall, ending: Ending): void {
+    const { state } = call;
+    if (state.kind === 'gone') return;
+    if (state.kind === 'waiting') this.#stopWaiting(call, state);
+    call.become({ kind: 'gone', ending });
+    call.lane.calls -= 1;
+    this.#calls.delete(call.request.admission.ticket);
+    call.clientGone.removeEventListener('abort', call);
+    if (state.kind !== 'sent' || !state.ticketEnded) this.#takeOut(call);
+    if (state.kind === 'waiting') state.reject(rejectionOf(ending));
+  }
+
+  #stopWaiting(call: QueuedCall, { cancelDeadline }: Waiting): void {
+    cancelDeadline();
+    this.#count(call.lane, -1);
+    this.#ends(call);
+  }
+
+  #takeOut({ request: { admission } }: QueuedCall): void {
+    const { detached, limiter } = this.#parts;
+    detached(limiter.cancel(admission.bucket, admission.ticket));
+  }
+
+  /** The call's wait is over: refuses it, and names the further wait that it would have needed. */
+  async #expire(call: QueuedCall): Promise<void> {
+    const { bucket, ticket } = call.request.admission;
+    let known: Hold = { waitMs: 0, heldBy: 'queue' };
+    try {
+      known = (await this.#parts.limiter.forecast(bucket, ticket)) ?? known;
+    } finally {
+      const full = this.#fullFor(call);
+      const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
+      if (call.isWaiting) this.end(call, refused(expired(waitMs, heldBy)));
+    }
+  }
+
+  /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
+  #lateForCeiling(call: QueuedCall, now: number): Ending | null {
+    const full = isBackground(call.lane.key) ? null : this.#fullFor(call);
+    if (full === null || now + full.waitMs <= call.deadline) return null;
+    return refused(waitTooLong(full, call.request));
+  }
+
+  /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = it may have one. */
+  #fullFor({ lane, request }: QueuedCall): Hold | null {
+    const known = this.#parts.limiter.laneCeiling(lane.bucket, lane.key);
+    return known !== null && known.waitMs > 0 && known.tag === request.admission.ceilingTag ? known : null;
   }
 }

@@ -1,25 +1,19 @@
 /**
  * A reload for calls that are in admission, here or at other replicas: each goes on under the new limits, and the limiter gets
- * the new settings of each bucket once.
+ * the new settings of each bucket.
  *
  * Owns: which calls and lanes a change concerns. Does not own: what the new settings are (the gateway), waking lanes (the limiter).
  * Keeps: a limit that was raised or taken away lets waiting calls go, one that was lowered holds them (14).
  */
-import type { CancelTimer } from '../clock.ts';
-import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
+import { isDeepStrictEqual } from 'node:util';
+import type { BucketKey } from '../limiter/limiter.ts';
 import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
+import { createSlices, type Slices } from '../slices.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import type { LaneView } from './lanes.ts';
 import type { AdmissionParts, AdmissionRequest } from './ticket.ts';
 import type { QueuedCall } from './queued-call.ts';
-
-interface BucketChange {
-  readonly setting: BucketSetting;
-  readonly lanes: Map<LaneKey, LaneSetting & { readonly lane: LaneKey }>;
-}
-
-type BucketChanges = Map<BucketKey, BucketChange>;
 
 /**
  * A lane that this process used within this time is reconfigured although no call of it is in admission here: its last call may have
@@ -27,14 +21,6 @@ type BucketChanges = Map<BucketKey, BucketChange>;
  * Milliseconds.
  */
 const usedWithinMs = 600_000;
-
-/**
- * So many lanes without calls are looked at in one turn, and so many of them reported; the next turn is `stepMs` (milliseconds) later.
- * There may be 10,000, each in a bucket of its own, and other calls go on in between.
- */
-const lanesPerStep = 1_000;
-const changesPerStep = 64;
-const stepMs = 1;
 
 type SettingsOf = (request: AdmissionRequest) => CallSettings | null;
 
@@ -46,24 +32,33 @@ interface Known {
 
 export class Reconfiguring {
   readonly #parts: AdmissionParts;
-  /** Lanes that the latest reload has yet to look at. */
-  #lanes: Iterator<LaneView> = [][Symbol.iterator]();
-  #cancel: CancelTimer = () => {};
+  readonly #slices: Slices;
+  #latest: SettingsOf | null = null;
 
   constructor(parts: AdmissionParts) {
     this.#parts = parts;
+    this.#slices = createSlices(parts.clock);
   }
 
-  /** Returns the calls whose settings changed. Lanes without calls follow, those of an earlier reload among them. */
+  /** Returns the calls whose settings changed. Lanes without calls follow, some at a time: there may be 10,000 in as many buckets. */
   reconfigure({ calls, lanes }: Known, reloaded: SettingsOf): readonly QueuedCall[] {
+    const { limiter, clock, detached } = this.#parts;
     const settingsOf: SettingsOf = (request) => {
       const settings = reloaded(request);
-      return settings === null ? null : this.#present(settings, request);
+      const yielded = settings?.yielded ?? null;
+      return yielded !== null && limiter.statesLimit(request.admission.bucket) ? yielded : settings;
     };
     const changed = this.#change(calls, settingsOf);
-    this.#cancel();
-    this.#lanes = [...lanes].values();
-    this.#step(settingsOf);
+    this.#latest = settingsOf;
+    const usedSince = clock.monotonic() - usedWithinMs;
+    const follow = (lane: LaneView): void => {
+      if (this.#latest !== settingsOf || lane.calls > 0 || lane.usedAt < usedSince) return;
+      const settings = settingsOf(lane.latest);
+      if (settings === null || isSame(lane.latest, settings)) return;
+      lane.latest = withSettings(lane.latest, settings);
+      this.#report([lane.latest]);
+    };
+    detached(this.#slices.forEach([...lanes], follow));
     return changed;
   }
 
@@ -71,23 +66,13 @@ export class Reconfiguring {
   onAnswer(bucket: BucketKey, { calls, lanes }: Known): void {
     const { limiter } = this.#parts;
     if (!limiter.statesLimit(bucket)) return;
-    let isNew = false;
-    for (const lane of lanes) {
-      if (lane.bucket !== bucket || lane.latest.yielded === null) continue;
-      lane.latest = present(lane.latest, limiter);
-      isNew = true;
-    }
-    if (isNew)
+    const yielding = [...lanes].filter((lane) => lane.bucket === bucket && lane.latest.yielded !== null);
+    for (const lane of yielding) lane.latest = present(lane.latest, limiter);
+    if (yielding.length > 0)
       this.#change(calls, ({ admission, yielded }) => (admission.bucket === bucket ? yielded : null));
   }
 
-  #present(settings: CallSettings, { admission }: AdmissionRequest): CallSettings {
-    const { yielded } = settings;
-    return yielded !== null && this.#parts.limiter.statesLimit(admission.bucket) ? yielded : settings;
-  }
-
   #change(calls: Iterable<QueuedCall>, settingsOf: SettingsOf): readonly QueuedCall[] {
-    const changes: BucketChanges = new Map();
     const changed: QueuedCall[] = [];
     for (const call of calls) {
       const settings = settingsOf(call.request);
@@ -95,36 +80,24 @@ export class Reconfiguring {
       call.request = withSettings(call.request, settings);
       call.lane.latest = call.request;
       changed.push(call);
-      note(changes, call.request);
     }
-    this.#report(changes);
+    this.#report(changed.map(({ request }) => request));
     return changed;
   }
 
-  #step(settingsOf: SettingsOf): void {
-    const { clock } = this.#parts;
-    const changes: BucketChanges = new Map();
-    const usedSince = clock.monotonic() - usedWithinMs;
-    let changed = 0;
-    for (let looked = 0; looked < lanesPerStep && changed < changesPerStep; looked += 1) {
-      const next = this.#lanes.next();
-      if (next.done === true) return this.#report(changes);
-      const lane = next.value;
-      if (lane.calls > 0 || lane.usedAt < usedSince) continue;
-      const settings = settingsOf(lane.latest);
-      if (settings === null || isSame(lane.latest, settings)) continue;
-      lane.latest = withSettings(lane.latest, settings);
-      note(changes, lane.latest);
-      changed += 1;
-    }
-    this.#report(changes);
-    this.#cancel = clock.after(stepMs, () => this.#step(settingsOf));
-  }
-
-  #report(changes: BucketChanges): void {
+  #report(changed: readonly AdmissionRequest[]): void {
     const { limiter, detached } = this.#parts;
-    for (const [bucket, { setting, lanes }] of changes)
-      detached(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+    const admissions = changed.map(({ admission }) => admission);
+    for (const [bucket, own] of Map.groupBy(admissions, (one) => one.bucket)) {
+      const lanes = new Map(
+        own.map(({ lane, weight, maxInFlight, perMinute, ceilingTag }) => [
+          lane,
+          { lane, weight, maxInFlight, perMinute, ceilingTag },
+        ]),
+      );
+      for (const { setting } of own.slice(0, 1))
+        detached(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+    }
   }
 }
 
@@ -136,20 +109,13 @@ export function present(request: AdmissionRequest, limiter: Pick<Limiter, 'state
   return yielded !== null && limiter.statesLimit(admission.bucket) ? withSettings(request, yielded) : request;
 }
 
-function note(changes: BucketChanges, { admission }: AdmissionRequest): void {
-  const { bucket, setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission;
-  let change = changes.get(bucket);
-  if (change === undefined) changes.set(bucket, (change = { setting, lanes: new Map() }));
-  change.lanes.set(lane, { lane, weight, maxInFlight, perMinute, ceilingTag });
-}
-
 const isSame = ({ admission, mode }: AdmissionRequest, settings: CallSettings): boolean =>
   mode === settings.mode &&
-  isSameBucket(admission.setting, settings.setting) &&
   admission.weight === settings.weight &&
   admission.maxInFlight === settings.maxInFlight &&
   admission.ceilingTag === settings.ceilingTag &&
-  admission.maxQueued === settings.maxQueued;
+  admission.maxQueued === settings.maxQueued &&
+  (admission.setting === settings.setting || isDeepStrictEqual(admission.setting, settings.setting));
 
 function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
   const { mode, setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, yielded } = settings;
@@ -160,17 +126,4 @@ function withSettings(request: AdmissionRequest, settings: CallSettings): Admiss
     admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued },
     ceiling: ceilingUnder(request.ceiling.key, settings),
   };
-}
-
-function isSameBucket(one: BucketSetting, other: BucketSetting): boolean {
-  if (one === other) return true;
-  if (one.learn !== other.learn || one.probe !== other.probe) return false;
-  if (one.maxInFlightTotal !== other.maxInFlightTotal || one.meters.length !== other.meters.length)
-    return false;
-  return one.meters.every(({ meter, limit, windowMs, counts }, index) => {
-    const twin = other.meters[index];
-    return (
-      twin?.meter === meter && twin.limit === limit && twin.windowMs === windowMs && twin.counts === counts
-    );
-  });
 }

@@ -1,102 +1,129 @@
 /**
- * Watches what holds the lanes in which calls wait, so that each call can say what it waited for. A lane is looked at when its first call
+ * What has held the lanes in which calls wait, as milliseconds by cause, so that each call can say what it waited for. A lane has one
+ * timeline for all its calls, because calls behind others are held by what holds the first of them. It is looked at when its first call
  * begins to wait, when something happens to it (a grant, a refusal of the ceiling, its bucket closes), and `lookEveryMs` after the last look.
  *
- * Owns: each lane's `causes` and each call's `heldSoFar`. Does not own: the sums (`wait-causes.policy.ts`).
  * Keeps: a call that is sent at once costs nothing here; a look at a lane costs the same however many calls wait in it.
  */
-import type { WaitCause } from '../call.ts';
-import type { CancelTimer } from '../clock.ts';
+import type { HeldTime, WaitCause } from '../call.ts';
+import { heldByReasons } from '../errors.ts';
 import type { BucketKey } from '../ids.ts';
-import type { LaneView } from './lanes.ts';
+import type { CauseTimeline, LaneView, MsByCause } from './lanes.ts';
 import type { AdmissionParts } from './ticket.ts';
-import type { QueuedCall } from './queued-call.ts';
-import { beginsToWait, noted, waitsNoLonger } from './wait-causes.policy.ts';
 
 /** Lanes in which calls wait are looked at this often, milliseconds: a change that no event shows is noted by then. */
 const lookEveryMs = 250;
+/** Causes that held a call for less are not told, milliseconds. */
+const minToldMs = 1;
+
+/** What has held one call, over all its waits. */
+export interface CallHeld {
+  /** Of the wait under way: the totals of the lane when it began. `null` = the call does not wait. */
+  readonly from: MsByCause | null;
+  /** In the waits that are over. */
+  readonly past: MsByCause;
+  /** What held it last. A call that nothing is known of is held by its bucket. */
+  readonly cause: WaitCause;
+}
+
+const plus = (some: MsByCause, cause: WaitCause, ms: number): MsByCause => ({
+  ...some,
+  [cause]: (some[cause] ?? 0) + ms,
+});
+
+const totalsAt = ({ present, past }: CauseTimeline, now: number): MsByCause =>
+  present === null ? past : plus(past, present.cause, now - present.since);
+
+const waitCauses = heldByReasons.filter((reason) => reason !== 'queue');
+
+/**
+ * What held a call whose waits are over, longest first. What of `waitedMs` no cause was known for goes to the last one, so that the sum
+ * is `waitedMs` but for causes of less than a millisecond. @param held `null` = it was in no lane.
+ */
+export function heldTimes(held: CallHeld | null, waitedMs: number): readonly HeldTime[] {
+  if (held === null) return [];
+  const known = waitCauses.reduce((sum, cause) => sum + (held.past[cause] ?? 0), 0);
+  const whole = plus(held.past, held.cause, Math.max(0, waitedMs - known));
+  return waitCauses
+    .map((cause) => ({ cause, ms: whole[cause] ?? 0 }))
+    .filter(({ ms }) => ms >= minToldMs)
+    .toSorted((one, other) => other.ms - one.ms);
+}
 
 export class WaitCauses {
   readonly #parts: Pick<AdmissionParts, 'clock' | 'limiter'>;
   /** The lanes in which calls are held. */
-  readonly #lanes = new Map<BucketKey, Set<LaneView>>();
-  #cancelLook: CancelTimer = () => {};
+  readonly #lanes = new Set<LaneView>();
 
   constructor(parts: Pick<AdmissionParts, 'clock' | 'limiter'>) {
     this.#parts = parts;
   }
 
-  /** The call waits in its lane from now on. A call that is in a wait already goes on with it. */
-  begins(call: QueuedCall): void {
-    if (isHeld(call)) return;
-    const { lane } = call;
+  /** What has held the call, from now on in its lane. A call that is in a wait already goes on with it. */
+  begins(held: CallHeld | null, lane: LaneView): CallHeld {
+    if (held !== null && held.from !== null) return held;
     lane.causes.calls += 1;
-    if (lane.causes.calls === 1) this.#watch(lane);
-    call.heldSoFar = beginsToWait(call.heldSoFar, lane.causes.timeline, this.#now());
+    if (this.#lanes.size === 0) this.#lookLater();
+    this.#lanes.add(lane);
+    if (lane.causes.calls === 1) this.#look(lane);
+    return { past: {}, cause: 'requests', ...held, from: totalsAt(lane.causes.timeline, this.#now()) };
   }
 
-  /** The call waits in its lane no longer. */
-  ends(call: QueuedCall): void {
-    const { heldSoFar, lane } = call;
-    if (heldSoFar === null || !isHeld(call)) return;
-    call.heldSoFar = waitsNoLonger(heldSoFar, lane.causes.timeline, this.#now());
+  /** What has held the call, which waits in the lane no longer. */
+  ends(held: CallHeld | null, lane: LaneView): CallHeld | null {
+    if (held === null || held.from === null) return held;
+    const { timeline } = lane.causes;
+    const totals = totalsAt(timeline, this.#now());
+    let { past } = held;
+    for (const cause of waitCauses) {
+      const ms = (totals[cause] ?? 0) - (held.from[cause] ?? 0);
+      if (ms > 0) past = plus(past, cause, ms);
+    }
     lane.causes.calls -= 1;
-    if (lane.causes.calls === 0) this.#unwatch(lane);
+    if (lane.causes.calls === 0) {
+      this.#note(lane, null);
+      this.#lanes.delete(lane);
+    }
+    return { from: null, past, cause: timeline.present?.cause ?? held.cause };
   }
 
   /** Something happened to the lane. */
   onEvent(lane: LaneView): void {
-    if (lane.causes.calls > 0) this.#look(lane);
+    if (this.#lanes.has(lane)) this.#look(lane);
   }
 
   /** The bucket closed. */
   onClosed(bucket: BucketKey): void {
-    for (const lane of this.#lanes.get(bucket) ?? []) this.#look(lane);
-  }
-
-  #watch(lane: LaneView): void {
-    if (this.#lanes.size === 0) this.#lookLater();
-    const lanes = this.#lanes.get(lane.bucket);
-    if (lanes === undefined) this.#lanes.set(lane.bucket, new Set([lane]));
-    else lanes.add(lane);
-    this.#look(lane);
-  }
-
-  #unwatch(lane: LaneView): void {
-    const { causes, bucket } = lane;
-    causes.timeline = noted(causes.timeline, null, this.#now());
-    const lanes = this.#lanes.get(bucket);
-    lanes?.delete(lane);
-    if (lanes?.size === 0) this.#lanes.delete(bucket);
-    if (this.#lanes.size === 0) this.#cancelLook();
+    for (const lane of this.#lanes) if (lane.bucket === bucket) this.#look(lane);
   }
 
   #lookLater(): void {
-    this.#cancelLook = this.#parts.clock.after(lookEveryMs, () => {
-      for (const lanes of this.#lanes.values()) for (const lane of lanes) this.#look(lane);
-      this.#lookLater();
+    this.#parts.clock.after(lookEveryMs, () => {
+      for (const lane of this.#lanes) this.#look(lane);
+      if (this.#lanes.size > 0) this.#lookLater();
     });
   }
 
+  /** Notes what holds the first call of the lane for longest, unless it is not known now because its grant is on the way. */
   #look(lane: LaneView): void {
-    const { causes } = lane;
-    const now = this.#now();
-    const cause = this.#causeOf(lane, now);
-    if (cause !== null) causes.timeline = noted(causes.timeline, cause, now);
-  }
-
-  /** What holds the first call of the lane for longest; `null` = it is not known now, because its grant is on the way. */
-  #causeOf(lane: LaneView, now: number): WaitCause | null {
     const { outside } = lane.causes;
-    if (outside !== null && now < outside.until) return outside.cause;
+    if (outside !== null && this.#now() < outside.until) return this.#note(lane, outside.cause);
     const heldBy = this.#parts.limiter.forecastFirst(lane.bucket, lane.key)?.heldBy ?? null;
     // Where nothing but the line holds it, it is another lane's turn, or a first response is awaited.
-    return heldBy === 'queue' ? 'requests' : heldBy;
+    if (heldBy !== null) this.#note(lane, heldBy === 'queue' ? 'requests' : heldBy);
+  }
+
+  #note({ causes }: LaneView, cause: WaitCause | null): void {
+    const { timeline } = causes;
+    if (cause === (timeline.present?.cause ?? null)) return;
+    const now = this.#now();
+    causes.timeline = {
+      present: cause === null ? null : { cause, since: now },
+      past: totalsAt(timeline, now),
+    };
   }
 
   #now(): number {
     return this.#parts.clock.monotonic();
   }
 }
-
-const isHeld = ({ heldSoFar }: QueuedCall): boolean => heldSoFar !== null && heldSoFar.from !== null;

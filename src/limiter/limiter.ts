@@ -253,6 +253,8 @@ export interface LaneCeiling {
   readonly heldBy: 'ceiling_minute' | 'ceiling_day';
   /** The limits of the lane (as in `LaneSetting`). */
   readonly tag: string;
+  /** Calls that wait in the lane, at all replicas. */
+  readonly waiting: number;
 }
 
 /** New settings of a bucket and of lanes in it. */

@@ -11,7 +11,6 @@ import { ceilingKey } from '../../src/ids.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { withMethods } from '../support/with-methods.ts';
 import { dropped, names, throttled, world } from './world.ts';
 
 test('a waiting call needs less than 8,000 bytes in admission, and none once it has left', async () => {
@@ -55,28 +54,6 @@ describe('a slot that is back', () => {
     settle('one', dropped);
     await pass(50);
     expect(story).toHaveLength(2);
-  });
-
-  test('wakes only some of hundreds of buckets: those for the calls that it allows', async () => {
-    const woken: string[] = [];
-    const { enter, pass, settle, story } = world({
-      defaults: { perMinute: 16, maxWaitMs: 2_000_000 },
-      around: (embedded) =>
-        withMethods(embedded, {
-          wake: (bucket, lane) => {
-            woken.push(bucket);
-            return embedded.wake(bucket, lane);
-          },
-        }),
-    });
-    for (const id of names(16)) enter(id, { bucket: 'one' });
-    await pass(1);
-    for (let n = 0; n < 300; n += 1) enter(`waits ${n}`, { bucket: `bucket ${n}` });
-    await pass(1_000);
-    for (const id of names(16)) settle(id, dropped);
-    await pass(500);
-    expect(story).toHaveLength(32);
-    expect(woken.length).toBeLessThan(100);
   });
 
   test('reaches the only lane that can use it, behind dozens that have calls in flight', async () => {

@@ -1,7 +1,7 @@
 /** Admission over a Redis that is some way off: how many round trips a call waits for, and what comes back. Virtual time. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
-import { edgeOf } from '../../src/admission/ceiling-slots.ts';
+import { edgeOf } from '../../src/admission/ceiling-gate.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import { ceilingKey } from '../../src/ids.ts';

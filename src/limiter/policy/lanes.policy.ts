@@ -212,12 +212,12 @@ export function mayReturn(bucket: Bucket, lane: Lane, now: number): boolean {
 }
 
 /** What was reported of the lane's ceiling: its slots are counted, or it sleeps for one. */
-export function ceilingOf({ slots, asleep, ceilingTag: tag }: Lane, now: number): LaneCeiling | null {
+export function ceilingOf({ slots, asleep, line, ceilingTag: tag }: Lane, now: number): LaneCeiling | null {
   const minuteMs = (asleep.get('ceiling_minute') ?? now) - now;
   const dayMs = (asleep.get('ceiling_day') ?? now) - now;
   const waitMs = Math.max(0, minuteMs, dayMs);
   if (slots === null && waitMs === 0) return null;
-  return { waitMs, heldBy: dayMs > minuteMs ? 'ceiling_day' : 'ceiling_minute', tag };
+  return { waitMs, heldBy: dayMs > minuteMs ? 'ceiling_day' : 'ceiling_minute', tag, waiting: line.size };
 }
 
 /** Forgets lanes whose state is that of a new lane, at most `most` of them. */
