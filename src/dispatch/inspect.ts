@@ -1,13 +1,10 @@
 /**
  * Looks into a response's body without taking it away: its start, the whole of a small one, and whatever passes of a larger one.
- * What was looked at is still delivered, byte for byte.
- *
- * Owns: reading beside the client. Does not own: decoding (`decoding.ts`), and what the text means (`feedback/`).
- * Bounds: an endless or slow body delays the response by at most the given time.
+ * What was looked at is still delivered, byte for byte. An endless or slow body delays the response by at most the given time.
  */
 import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
 import type { Clock } from '../clock.ts';
-import { decoderFor, maxEndMs } from './decoding.ts';
+import { decoderFor, isPlain } from './decoding.ts';
 
 /** The start of a body. */
 export interface BodyStart {
@@ -80,46 +77,89 @@ async function* broken(held: Buffer, error: Error): AsyncGenerator<Buffer> {
   throw error;
 }
 
-const ignored = (): void => {};
-
 /**
  * The whole body, when its last byte has arrived already; `null` when there is more to come. A small response comes in
  * one packet with its head, and neither a stream nor a lease has to be kept open for it then. Only bodies of a stated
  * length are taken: how the others are framed is passed on. Resolves when the connection is free again, so that the
  * next call of a serialized lane finds it instead of opening another one.
  */
-export function arrived(
+export async function arrived(
   body: Readable & { readonly complete?: boolean },
   contentLength: string,
-): Promise<Buffer> | null {
+): Promise<Buffer | null> {
   if (body.complete !== true || body.destroyed || body.readableLength === 0) return null;
   if (String(body.readableLength) !== contentLength) return null;
-  const bytes: unknown = body.on('error', ignored).read();
+  const bytes: unknown = body.on('error', () => {}).read();
   if (!Buffer.isBuffer(bytes)) return null;
-  return new Promise((resolve) => {
-    // Cut after its last byte it is whole all the same: then it closes without an end.
-    const done = (): void => resolve(bytes);
-    body.on('end', done).on('close', done);
-  });
+  // Cut after its last byte it is whole all the same: then it closes without an end.
+  await new Promise((resolve) => body.on('end', resolve).on('close', resolve));
+  return bytes;
 }
 
-/** Reads a body that passes. */
-export interface PassingReader {
-  /** The next decoded bytes. */
-  read(bytes: Buffer): void;
-  /** All of the body has been read. Not called when it broke, or was given up. */
-  flush(): void;
+/** Longest text that is decoded as a whole, bytes. */
+const maxTextBytes = 256 * 1024;
+/** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
+const maxTextMs = 1_000;
+
+/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or not decoded in time. */
+export async function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<string | null> {
+  if (isPlain(encoding)) return bytes.toString('utf8');
+  const parts: Buffer[] = [];
+  let length = 0;
+  const decoder = decoderFor(
+    encoding,
+    (part) => {
+      length += part.length;
+      parts.push(part);
+      if (length > maxTextBytes) decoder?.stop();
+    },
+    clock,
+  );
+  if (decoder === null) return null;
+  const cancel = clock.after(maxTextMs, () => decoder.stop());
+  decoder.write(bytes);
+  const isWhole = await new Promise((resolve) => decoder.end(resolve));
+  cancel();
+  return isWhole === true ? Buffer.concat(parts, length).toString('utf8') : null;
 }
 
-/** Passes every byte on as it comes and reads it meanwhile. The end of a compressed body waits until the last bytes are decoded. */
+/** A passing text is read in parts of at least so many characters. */
+const partLength = 32 * 1024;
+/** The end of a part is read again with the next one: an object of usage, or an error, is shorter. */
+const overlap = 8 * 1024;
+/** How long the end of a response waits for what was decoded beside it. Milliseconds. */
+const maxEndMs = 50;
+
+/** A body that passes, and a function that has all read that has passed. */
+export interface Passing {
+  readonly body: Readable;
+  readonly flush: () => void;
+}
+
+/**
+ * Passes every byte on as it comes and reads it meanwhile, in large parts that overlap. The end of a compressed body waits until the last
+ * bytes are decoded.
+ */
 export function readInPassing(
   body: Readable,
-  encoding: string,
-  reader: PassingReader,
+  { encoding, onText }: { readonly encoding: string; readonly onText: (text: string) => void },
   clock: Clock,
-): Readable {
-  const decoder = decoderFor(encoding, (bytes) => reader.read(bytes), clock);
-  if (decoder === null) return body;
+): Passing {
+  const utf8 = new TextDecoder();
+  let text = '';
+  const flush = (): void => {
+    if (text !== '') onText(text);
+    text = text.slice(-overlap);
+  };
+  const decoder = decoderFor(
+    encoding,
+    (bytes) => {
+      text += utf8.decode(bytes, { stream: true });
+      if (text.length >= partLength) flush();
+    },
+    clock,
+  );
+  if (decoder === null) return { body, flush };
   const passing = new Transform({
     transform(chunk: Buffer, _encoding, done) {
       decoder.write(chunk);
@@ -127,9 +167,8 @@ export function readInPassing(
     },
     flush(done) {
       const cancel = clock.after(maxEndMs, () => decoder.stop());
-      decoder.end((isWhole) => {
+      decoder.end(() => {
         cancel();
-        if (isWhole) reader.flush();
         done();
       });
     },
@@ -137,7 +176,7 @@ export function readInPassing(
   // Whether the body broke, its client left or all is well: the decoder does not outlive the response. The reader of `passing` sees
   // an error there.
   pipeline(body, passing, () => decoder.stop());
-  return passing;
+  return { body: passing, flush };
 }
 
 /** What is read ahead of a slow client, bytes. */

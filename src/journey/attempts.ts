@@ -130,7 +130,7 @@ export class Attempts {
     return {
       status: head.status,
       throttled: feedback.throttle !== null,
-      errorStatus: () => feedback.errorStatus ?? bodyFeedback?.feedback()?.errorStatus ?? null,
+      errorStatus: () => feedback.errorStatus ?? bodyFeedback?.()?.errorStatus ?? null,
       fields: fieldsForClient(prepared, head, rateLimit !== null),
       upstreamFields: head.rawFields,
       body,
@@ -169,7 +169,7 @@ export class Attempts {
 
   /** What the call was charged improves the next estimate. */
   #learnCharge({ guess }: Prepared, { feedback, bodyFeedback }: Answered): void {
-    if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.feedback() ?? null);
+    if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.() ?? null);
   }
 }
 
@@ -241,33 +241,33 @@ function endAnswered(
   const { body, bodyFeedback } = answered;
   const succeeded = (lesson: Lesson | null): void =>
     lease.settle({ kind: 'succeeded', spent: spent(answered) }, lesson);
-  let done = (): void => succeeded(null);
+  const done = (): void => {
+    const late = bodyFeedback?.() ?? null;
+    if (late !== null && late.throttle !== null) lease.settle(...lateThrottle(late, answered.lesson()));
+    else succeeded(null);
+  };
   if (closeMs > 0 && (closes === 'bucket' || closes === 'credential')) {
     lease.settle(throttled(closeMs, { closes }), answered.lesson());
   } else if (lease.grant.holdsPlace && !Buffer.isBuffer(body)) {
     lease.learn(answered.lesson());
-    let refusal: Feedback | null = null;
-    bodyFeedback?.onThrottle((feedback) => (refusal = feedback));
-    done = () => {
-      if (refusal !== null) lease.settle(...lateThrottle(refusal, answered.lesson()));
-      else if (body.readableEnded) succeeded(null);
+    const over = (): void => {
+      const isThrottled = (bodyFeedback?.()?.throttle ?? null) !== null;
+      if (body.readableEnded || isThrottled) done();
       else lease.settle(throttled(0, { sleepMs: closingMs }), null);
     };
-    return { body: readAhead(body, done), done };
-  } else if (bodyFeedback !== null) {
-    lease.learn(answered.lesson());
-    bodyFeedback.onThrottle((feedback) => lease.settle(...lateThrottle(feedback, answered.lesson())));
-  } else succeeded(answered.lesson());
+    return { body: readAhead(body, over), done: over };
+  } else if (bodyFeedback !== null) lease.learn(answered.lesson());
+  else succeeded(answered.lesson());
   return { body, done };
 }
 
 /** What the upstream says that it took for the call; `null` = it does not say. */
 const spent = (answered: Answered): ReturnType<typeof spentOf> =>
-  spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.feedback() ?? null);
+  spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.() ?? null);
 
 /**
- * A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. What the event
- * states holds now, however long ago the head came. `lesson`: of the response, with its ages as of the event.
+ * A stream that turned into a throttle closes the bucket for all workspaces, at its end; its own client has seen the event. What the
+ * event states holds now, however long ago the head came. `lesson`: of the response, with its ages as of now.
  */
 export const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, Lesson] => [
   throttled(feedback.throttle?.waitMs ?? lateThrottleMs),

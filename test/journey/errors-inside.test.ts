@@ -66,7 +66,7 @@ const start = (clock: Clock): Promise<Scripted> =>
   );
 
 /**
- * How long a response may be held back to be looked into (`read-response.ts`, `stream-start.ts`). A busy machine keeps its pieces, and the
+ * How long a response may be held back to be looked into (`read-response.ts`). A busy machine keeps its pieces, and the
  * threads of zlib, for longer: here it may be held for longer. Pauses before a call is sent again pass ten times as fast.
  */
 const holds = [250, 1_000];

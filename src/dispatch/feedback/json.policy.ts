@@ -77,8 +77,9 @@ export function lastObject(
   const quoted = `"${key}"`;
   let at = tail.lastIndexOf(quoted);
   for (let tries = 0; at >= 0 && tries < maxTries; tries++) {
-    const found = objectAfter(tail, at + quoted.length);
-    if (found !== null && accept(found)) return found;
+    colonAndBrace.lastIndex = at + quoted.length;
+    const found = colonAndBrace.test(tail) ? objectAt(tail, colonAndBrace.lastIndex) : null;
+    if (found !== null && accept(found.value)) return found.value;
     at = at === 0 ? -1 : tail.lastIndexOf(quoted, at - 1);
   }
   return null;
@@ -86,13 +87,14 @@ export function lastObject(
 
 const colonAndBrace = /\s*:\s*(?=\{)/y;
 
-function objectAfter(text: string, from: number): JsonRecord | null {
-  colonAndBrace.lastIndex = from;
-  if (!colonAndBrace.test(text)) return null;
-  const start = colonAndBrace.lastIndex;
+/** The object whose brace stands at `start`, and where it ends; `null`: it is not whole, or none. */
+export function objectAt(
+  text: string,
+  start: number,
+): { readonly value: JsonRecord; readonly end: number } | null {
   const end = endOfObject(text, start);
   const value = end < 0 ? undefined : parseJson(text.slice(start, end));
-  return isRecord(value) ? value : null;
+  return isRecord(value) ? { value, end } : null;
 }
 
 function endOfObject(text: string, start: number): number {

@@ -7,7 +7,7 @@
  */
 import type { Costs, Feedback, MeterName, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
-import { countAt, isRecord, lastObject, parseJson, recordAt, type JsonRecord } from './json.policy.ts';
+import { countAt, objectAt, parseJson, recordAt, valueAt, type JsonRecord } from './json.policy.ts';
 import { count } from './reading.policy.ts';
 
 /** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
@@ -22,26 +22,35 @@ const maxTokens = 1e12;
 const groqMark = '"x_groq"';
 const cachedIsFree = 'x_groq';
 
-/** `known` with what this text (a response, its end, or one event of a stream) adds. */
+/** Members whose objects count tokens. */
+const usageMember =
+  /"(?:usage|usageMetadata|billed_units|amazon-bedrock-invocationMetrics)"\s*:\s*(?=\{)|"bytes"\s*:\s*"(?<part>[\w+/=]+)"/g;
+/** Of very many in one text the last are read. */
+const maxRead = 32;
+
+/** `known` with what this text (a response, a part of it, or one event of a stream) adds. */
 export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
-  if (!/"(?:usage|billed_units"|eval_count"|token_count"|tokenMetadata"|amazon-bedrock-)/.test(text))
-    return known;
-  const found = lastUsage(text) ?? wholeUsage(text) ?? usageOfOllama(text) ?? usageOfVertex(text);
-  if (found === null) return known;
-  const counted = Object.entries(found).filter(([, value]) => value !== null);
-  const mark = text.includes(groqMark) ? { [cachedIsFree]: true } : {};
-  return { ...known, ...Object.fromEntries(counted), ...mark };
+  let members = known;
+  let readTo = 0;
+  for (const { 0: name, index, groups } of [...text.matchAll(usageMember)].slice(-maxRead)) {
+    // What a part of Bedrock's stream of a model's own form says: a document in base64.
+    const part = groups?.['part'];
+    if (part !== undefined) members = withUsageIn(members, Buffer.from(part, 'base64').toString());
+    if (part !== undefined || index < readTo) continue;
+    const found = objectAt(text, index + name.length);
+    if (found === null || !countNames.some((count) => countAt(found.value, count) !== null)) continue;
+    readTo = found.end;
+    members = added(members, found.value);
+  }
+  const other = members === known ? (usageOfOllama(text) ?? usageOfVertex(text)) : null;
+  if (other !== null) members = added(members, other);
+  return members !== known && text.includes(groqMark) ? { ...members, [cachedIsFree]: true } : members;
 }
 
-const lastUsage = (text: string): JsonRecord | null =>
-  lastObject(text, 'usage', isUsage) ??
-  lastObject(text, 'usageMetadata', isUsage) ??
-  lastObject(text, 'billed_units', isUsage) ??
-  lastObject(text, 'amazon-bedrock-invocationMetrics', isUsage);
-
-/** What a part of Bedrock's stream of a model's own form says: a document in base64. */
-export const bedrockPart = (text: string): string =>
-  Buffer.from(/.*"bytes"\s*:\s*"([\w+/=]+)"/s.exec(text)?.[1] ?? '', 'base64').toString();
+const added = (known: UsageMembers, found: JsonRecord): UsageMembers => ({
+  ...known,
+  ...Object.fromEntries(Object.entries(found).filter(([, value]) => value !== null)),
+});
 
 /** Bedrock counts the call of a model in its own form in fields of the response. */
 export function usageInFields(fields: ReadonlyMap<string, string>): TokenUsage | null {
@@ -62,33 +71,22 @@ function usageOfOllama(text: string): JsonRecord | null {
     const found = new RegExp(`"${name}"\\s*:\\s*(\\d{1,12})\\b`).exec(text)?.[1];
     return found === undefined ? null : Number(found);
   };
-  const output = count('eval_count');
+  const output = text.includes('"eval_count"') ? count('eval_count') : null;
   return output === null ? null : { prompt_tokens: count('prompt_eval_count'), completion_tokens: output };
 }
 
 /** Vertex AI's `predict` counts each text that it embeds, or a prompt and what was made of it. */
 function usageOfVertex(text: string): JsonRecord | null {
-  const body = parseJson(text);
-  const counted = recordAt(recordAt(body, 'metadata'), 'tokenMetadata');
-  const prompt = countAt(recordAt(counted, 'inputTokenCount'), 'totalTokens');
-  if (prompt !== null) {
-    const output = countAt(recordAt(counted, 'outputTokenCount'), 'totalTokens');
-    return { prompt_tokens: prompt, completion_tokens: output };
-  }
-  const predictions = isRecord(body) ? body['predictions'] : undefined;
-  if (!Array.isArray(predictions)) return null;
-  const counts = predictions.map((one) =>
-    countAt(recordAt(recordAt(one, 'embeddings'), 'statistics'), 'token_count'),
+  const body = /"token_count"|"tokenMetadata"/.test(text) ? parseJson(text) : undefined;
+  const prompt = valueAt(body, ['metadata', 'tokenMetadata', 'inputTokenCount', 'totalTokens']);
+  const output = valueAt(body, ['metadata', 'tokenMetadata', 'outputTokenCount', 'totalTokens']);
+  if (prompt !== undefined) return { prompt_tokens: prompt, completion_tokens: output };
+  const predictions = valueAt(body, ['predictions']);
+  const counts = (Array.isArray(predictions) ? predictions : []).map((one) =>
+    countAt(valueAt(one, ['embeddings', 'statistics']), 'token_count'),
   );
   const total = counts.reduce<number>((sum, count) => sum + (count ?? 0), 0);
   return counts.length === 0 || counts.includes(null) ? null : { prompt_tokens: total, total_tokens: total };
-}
-
-/** Members may come in any order: of a text that is whole, `usage` may stand before the rest. */
-function wholeUsage(text: string): JsonRecord | null {
-  const body = parseJson(text);
-  const found = recordAt(body, 'usage') ?? recordAt(body, 'usageMetadata');
-  return isRecord(found) && isUsage(found) ? found : null;
 }
 
 const countNames = wordsOf(
@@ -96,54 +94,48 @@ const countNames = wordsOf(
   'inputTokenCount outputTokenCount',
 );
 
-const isUsage = (found: JsonRecord): boolean => countNames.some((name) => countAt(found, name) !== null);
-
 /** What the provider counts; `null` = the members state nothing. */
 export function tokenUsage(found: UsageMembers): TokenUsage | null {
-  const usage = ofGemini(found) ?? ofAnthropic(found) ?? ofBedrock(found) ?? ofOpenAi(found);
-  return usage === null || !isCount(usage) ? null : usage;
+  const at = (...names: readonly string[]): number | null =>
+    names.map((name) => countAt(found, name)).find((count) => count !== null) ?? null;
+  const usage = ofGemini(at) ?? ofCaches(at) ?? ofOpenAi(at, found);
+  return usage !== null && Object.values(usage).every((tokens) => (tokens ?? 0) <= maxTokens) ? usage : null;
 }
 
+/** The first of these members that is a count. */
+type At = (...names: readonly string[]) => number | null;
+
 /** Input alone is counted against tokens per minute; the prompt includes what was cached, thoughts are output. */
-function ofGemini(found: JsonRecord): TokenUsage | null {
-  const prompt = countAt(found, 'promptTokenCount');
-  const all = countAt(found, 'totalTokenCount');
+function ofGemini(at: At): TokenUsage | null {
+  const [prompt, all] = [at('promptTokenCount'), at('totalTokenCount')];
   if (prompt === null && all === null) return null;
-  const input = prompt === null ? null : prompt + (countAt(found, 'toolUsePromptTokenCount') ?? 0);
-  const output = sum(countAt(found, 'candidatesTokenCount'), countAt(found, 'thoughtsTokenCount'));
+  const input = prompt === null ? null : prompt + (at('toolUsePromptTokenCount') ?? 0);
+  const [said, thought] = [at('candidatesTokenCount'), at('thoughtsTokenCount')];
+  const output = said === null && thought === null ? null : (said ?? 0) + (thought ?? 0);
   return { prompt: input, kept: 0, input, output, total: input ?? all };
 }
 
-/** Input is what was neither read from the cache, which is free, nor written into it, which counts. */
-function ofAnthropic(found: JsonRecord): TokenUsage | null {
-  const read = countAt(found, 'cache_read_input_tokens');
-  const written = countAt(found, 'cache_creation_input_tokens');
-  if (read === null && written === null) return null;
-  const plain = countAt(found, 'input_tokens');
-  const output = countAt(found, 'output_tokens');
+/**
+ * Anthropic and Bedrock: input is what was neither read from the cache, which is free, nor written into it, which counts. Without the
+ * members of a cache, Anthropic's are as OpenAI's. Of one of Anthropic's models Bedrock writes both; its own come last.
+ */
+function ofCaches(at: At): TokenUsage | null {
+  const read = at('cache_read_input_tokens', 'cacheReadInputTokens', 'cacheReadInputTokenCount');
+  const written = at('cache_creation_input_tokens', 'cacheWriteInputTokens', 'cacheWriteInputTokenCount');
+  const ofBedrock = at('inputTokens', 'inputTokenCount', 'outputTokens', 'outputTokenCount');
+  if (read === null && written === null && ofBedrock === null) return null;
+  const plain = at('inputTokens', 'inputTokenCount', 'input_tokens');
+  const output = at('outputTokens', 'outputTokenCount', 'output_tokens');
   const input = plain === null ? null : plain + (written ?? 0);
   const prompt = input === null ? null : input + (read ?? 0);
   return { prompt, kept: (read ?? 0) + (written ?? 0), input, output, total: both(input, output) };
 }
 
-function ofBedrock(found: JsonRecord): TokenUsage | null {
-  const counted = (what: string): number | null =>
-    countAt(found, `${what}Tokens`) ?? countAt(found, `${what}TokenCount`);
-  const plain = counted('input');
-  const output = counted('output');
-  if (plain === null && output === null) return null;
-  const written = counted('cacheWriteInput') ?? 0;
-  const read = counted('cacheReadInput') ?? 0;
-  const input = plain === null ? null : plain + written;
-  const prompt = input === null ? null : input + read;
-  return { prompt, kept: read + written, input, output, total: both(input, output) };
-}
-
 /** Cached tokens are part of the prompt and count in full, but for Groq. */
-function ofOpenAi(found: JsonRecord): TokenUsage | null {
-  const prompt = countAt(found, 'prompt_tokens') ?? countAt(found, 'input_tokens');
-  const output = countAt(found, 'completion_tokens') ?? countAt(found, 'output_tokens');
-  const all = countAt(found, 'total_tokens') ?? both(prompt, output);
+function ofOpenAi(at: At, found: UsageMembers): TokenUsage | null {
+  const prompt = at('prompt_tokens', 'input_tokens');
+  const output = at('completion_tokens', 'output_tokens');
+  const all = at('total_tokens') ?? both(prompt, output);
   if (prompt === null && output === null && all === null) return null;
   const read = found[cachedIsFree] === true ? cachedTokens(found) : 0;
   const free = Math.min(read, prompt ?? 0, all ?? 0);
@@ -161,14 +153,8 @@ const cachedTokens = (found: JsonRecord): number =>
   countAt(recordAt(found, 'input_tokens_details'), 'cached_tokens') ??
   0;
 
-const sum = (a: number | null, b: number | null): number | null =>
-  a === null && b === null ? null : (a ?? 0) + (b ?? 0);
-
 /** The sum of two counts; `null` unless both are known. */
 const both = (a: number | null, b: number | null): number | null => (a === null || b === null ? null : a + b);
-
-const isCount = (usage: TokenUsage): boolean =>
-  Object.values(usage).every((tokens) => tokens === null || tokens <= maxTokens);
 
 // Spending
 
