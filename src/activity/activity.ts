@@ -1,38 +1,27 @@
 /**
  * What `/activity` answers and the page shows: of each upstream, over all replicas, whether it takes calls, how full its limits are, what
  * waits and was refused, and how much more fits; of workspaces their state now and their pressure in the requested window. Owns also who is
- * shown by label, and the pauses in which the process handles other events. Does not own: counting (`recorder.ts`), headroom
- * (`headrooms.ts`), the words (`answer.policy.ts`).
+ * shown by label. The words are made in `answer.policy.ts`.
  */
 import type { Clock } from '../clock.ts';
 import { secondsInQuery } from '../duration.policy.ts';
-import { heldByReasons } from '../errors.ts';
 import type { Settings } from '../config/settings.ts';
 import type { WhenDown } from '../limiter/when-down.policy.ts';
 import type { Labels } from '../telemetry/labels.ts';
 import type { ConfigurationState, LimiterHealth, LivePressure } from '../telemetry/events.ts';
 import {
   answerOf,
+  fullest,
   shortAnswer,
+  used,
   workspaceAnswer,
   type Condition,
   type LimitState,
-  type SluiceState,
   type UpstreamState,
 } from './answer.policy.ts';
-import {
-  addInto,
-  countOf,
-  emptyCell,
-  isEmpty,
-  minuteMs,
-  recentOf,
-  refusedIn,
-  takeOut,
-  type Cell,
-} from './cell.ts';
+import { minuteMs, sumOf, without, type Cell } from './cell.ts';
 import { Headrooms, type LimitsSource } from './headrooms.ts';
-import type { ActivityLaneId, CountedId, Recorder, Span } from './recorder.ts';
+import { keptMinutes, type CellName, type Hour, type Recorder } from './recorder.ts';
 import type {
   AllActivity,
   AllUpstreams,
@@ -43,42 +32,38 @@ import type {
   UpstreamActivity,
   WorkspaceActivity,
 } from './shape.ts';
-import type { SharedActivity } from './shared.ts';
 
 export interface ActivityParts {
   readonly clock: Clock;
   readonly recorder: Recorder;
-  readonly shared: Pick<SharedActivity, 'busiest' | 'replicas'>;
   readonly settings: () => Pick<Settings, 'workspaces' | 'upstreams'>;
   readonly gateway: () => GatewayState;
   readonly limits: LimitsSource;
   readonly telemetry: {
-    readonly labels: Pick<Labels, 'peek' | 'prefer' | 'holders'>;
+    readonly labels: Pick<Labels, 'peek' | 'prefer' | 'holds'>;
     live(): readonly LivePressure[];
     limiterHealth(): LimiterHealth;
     configuration(): ConfigurationState;
   };
   /** The setting that this process has started with; `null` = no Redis is configured. */
   readonly whenDown: WhenDown | null;
-  /** The label of a workspace, whether it is shown under it now or not. */
-  readonly labelOf: (workspaceId: string) => string;
 }
 
-type Counted<Id> = Id & { readonly cell: Cell };
-/** A lane that may be shown, with the label of its workspace. */
-type ShownLane = ActivityLaneId & { readonly label: string };
-/** One workspace with its lanes. */
-type WorkspaceRow = AllActivity['workspaces'][number];
+/** Calls of one workspace to an upstream in the window. `workspaceId`: `null` = only other replicas have seen it. */
+interface Lane {
+  readonly name: CellName;
+  readonly upstream: string;
+  readonly label: string;
+  readonly workspaceId: string | null;
+  readonly cell: Cell;
+}
 
 /** Labels that are shown at a time. */
 const maxLabels = 100;
-/** Counts read concurrently, because those of other replicas are read over the network. */
-const readAtOnce = 16;
-/** Lanes shown in one go, before other events are handled: the replay of each takes 1 to 2 ms (`headrooms.ts`). */
-const shownAtOnce = 4;
 const shownMinutes = 15;
 /** Ceilings shown of an upstream: the fullest. */
 const shownCeilings = 3;
+const dayMs = 1_440 * minuteMs;
 
 export class Activity {
   readonly headrooms: Headrooms;
@@ -91,175 +76,128 @@ export class Activity {
 
   /** One workspace's own view. `windowMs` is rounded up to minutes, an hour at most. */
   async ofWorkspace(workspaceId: string, windowMs: number): Promise<WorkspaceActivity> {
-    const minutes = minutesOf(windowMs);
-    const { upstreams } = await this.upstreams();
+    const { recorder, settings, telemetry } = this.#parts;
+    const hour = await recorder.hour();
+    const all = await this.#all(hour);
+    const label = telemetry.labels.peek(workspaceId);
     const lanes: LaneActivity[] = [];
-    for (const lane of await this.#counted(this.#lanesOf(workspaceId), { minutes }))
-      lanes.push(await this.#laneActivity(lane, upstreams));
-    const workspace = this.#parts.telemetry.labels.peek(workspaceId);
-    return { workspace, ...(await this.#frame(minutes)), upstreams: lanes };
+    for (const upstream of settings().workspaces.get(workspaceId)?.upstreams ?? []) {
+      const name = recorder.nameOf(workspaceId, upstream);
+      const lane = { name, upstream, label, cell: hour.sum(name, minutesOf(windowMs)) };
+      lanes.push(await this.#lane({ ...lane, workspaceId }, all.upstreams, hour));
+    }
+    return { workspace: label, ...frameOf(hour, windowMs), upstreams: lanes };
   }
 
   async ofAll(windowMs: number): Promise<AllActivity> {
-    const { recorder, settings, clock } = this.#parts;
-    const minutes = minutesOf(windowMs);
-    const { workspaceIds, elsewhere } = await this.preferBusiest();
-    const labelled = workspaceIds.flatMap((workspaceId) => this.#lanesOf(workspaceId));
-    // Totals first: a call that comes meanwhile is then in the row of its workspace, never in `other` for a moment.
-    const span = { minutes, readSince: clock.monotonic() };
-    const names = new Set([...settings().upstreams.keys(), ...recorder.upstreams()]);
-    const totals = await this.#counted(
-      Array.from(names, (upstream) => ({ upstream })),
-      span,
-    );
-    const counted = await this.#counted(await recorder.active(labelled, 60), span);
-    const byLabel = elsewhere.flatMap((label) =>
-      Array.from(settings().upstreams.keys(), (upstream) => ({ label, upstream })),
-    );
-    const others = (await this.#counted(byLabel, span)).filter(({ cell }) => !isEmpty(cell));
-    const all = await this.upstreams();
-    const rows = [...(await this.#rows(counted, all.upstreams)), ...rowsOf(others)].sort(
-      (a, b) => callsOf(b) - callsOf(a),
-    );
-    return {
-      ...all,
-      ...(await this.#frame(minutes)),
-      workspaces: [...rows, ...restOf(totals, [...counted, ...others])],
-    };
-  }
-
-  /** The state of each upstream, and the answer for all. */
-  async upstreams(): Promise<AllUpstreams> {
-    const upstreams: UpstreamActivity[] = [];
-    for (const live of this.#parts.telemetry.live()) {
-      if (upstreams.length > 0) await this.headrooms.yieldToCalls();
-      upstreams.push(await this.#upstream(live));
+    this.preferBusiest();
+    const hour = await this.#parts.recorder.hour();
+    const lanes = this.#shown(hour, minutesOf(windowMs));
+    const rest = [...hour.names().keys()].flatMap((upstream) => {
+      const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
+      const cell = upstream.includes(' ') ? null : without(hour.sum(upstream, minutesOf(windowMs)), own);
+      return cell === null ? [] : [{ upstream, recent: cell.recent }];
+    });
+    const all = await this.#all(hour);
+    const rows: { workspace: string; upstreams: AllActivity['workspaces'][number]['upstreams'][number][] }[] =
+      [];
+    for (const lane of lanes) {
+      const { label, upstream, cell, workspaceId } = lane;
+      if (rows.at(-1)?.workspace !== label) rows.push({ workspace: label, upstreams: [] });
+      const shown =
+        workspaceId === null
+          ? { upstream, recent: cell.recent }
+          : await this.#lane({ ...lane, workspaceId }, all.upstreams, hour);
+      rows.at(-1)?.upstreams.push(shown);
     }
-    return { answer: answerOf(upstreams, await this.#sluice()), upstreams };
+    const others = rest.length === 0 ? [] : [{ workspace: 'other', upstreams: rest }];
+    return { ...all, ...frameOf(hour, windowMs), workspaces: [...rows, ...others] };
   }
 
-  /**
-   * Lets the busiest workspaces of all replicas have the labels (how busy one is: `recorder.ts`; when a label changes hands:
-   * `telemetry/labels.ts`); called before they are shown, and every few seconds. Resolves with those to be shown: workspaces that have a
-   * label here, and labels under which other replicas alone have counted calls.
-   */
-  async preferBusiest(): Promise<{
-    readonly workspaceIds: readonly string[];
-    readonly elsewhere: readonly string[];
-  }> {
-    const { shared, recorder, settings, labelOf, telemetry } = this.#parts;
-    const elsewhere = new Map(await shared.busiest());
-    const busy = new Map<string, number>();
-    for (const [workspaceId, here] of recorder.busiest()) {
-      const label = labelOf(workspaceId);
-      // A workspace that was removed has no row: its calls are among the others.
-      if (settings().workspaces.has(workspaceId)) busy.set(workspaceId, here + (elsewhere.get(label) ?? 0));
-      elsewhere.delete(label);
-    }
-    telemetry.labels.prefer(busy);
-    const own = Array.from(telemetry.labels.holders(), (workspaceId) => ({
-      workspaceId,
-      busy: busy.get(workspaceId) ?? 0,
-    }));
-    for (const { workspaceId } of own) elsewhere.delete(labelOf(workspaceId));
-    const others = Array.from(elsewhere, ([label, there]) => ({ label, busy: there }));
-    const shown = [...own, ...others].sort((a, b) => b.busy - a.busy).slice(0, maxLabels);
-    return {
-      workspaceIds: shown.flatMap((each) => ('workspaceId' in each ? [each.workspaceId] : [])),
-      elsewhere: shown.flatMap((each) => ('label' in each ? [each.label] : [])),
-    };
+  /** The state of each upstream, the answer for all, and how many replicas there are. */
+  async upstreams(): Promise<AllUpstreams & { readonly replicas: number }> {
+    const hour = await this.#parts.recorder.hour();
+    return { ...(await this.#all(hour)), replicas: hour.replicas };
   }
 
-  async #frame(minutes: number) {
-    return {
-      generatedAt: new Date(this.#parts.clock.now()).toISOString(),
-      windowSeconds: minutes * 60,
-      replicas: await this.#parts.shared.replicas(),
-    };
+  /** Lets the busiest workspaces of this replica have the labels; called before they are shown, and every few seconds. */
+  preferBusiest(): void {
+    this.#parts.telemetry.labels.prefer(this.#parts.recorder.busiest());
   }
 
-  /** All lanes that a workspace may have. */
-  #lanesOf(workspaceId: string): readonly ShownLane[] {
+  /** Workspaces that hold a label here, and those that only other replicas have seen: those with most calls, lane by lane. */
+  #shown(hour: Hour, minutes: number): readonly Lane[] {
     const { settings, telemetry } = this.#parts;
-    const label = telemetry.labels.peek(workspaceId);
-    const upstreams = settings().workspaces.get(workspaceId)?.upstreams ?? [];
-    return Array.from(upstreams, (upstream) => ({ workspaceId, upstream, label }));
-  }
-
-  async #counted<Id extends CountedId>(ids: readonly Id[], span: Span): Promise<readonly Counted<Id>[]> {
-    const found: Counted<Id>[] = [];
-    for (let from = 0; from < ids.length; from += readAtOnce) {
-      if (from > 0) await this.headrooms.yieldToCalls();
-      const some = ids.slice(from, from + readAtOnce);
-      const reading = some.map(async (id) => ({ ...id, cell: await this.#parts.recorder.sum(id, span) }));
-      found.push(...(await Promise.all(reading)));
-    }
-    return found;
-  }
-
-  /** One row for each workspace, in the order of the lanes. */
-  async #rows(
-    lanes: readonly Counted<ShownLane>[],
-    upstreams: readonly UpstreamActivity[],
-  ): Promise<readonly WorkspaceRow[]> {
-    const byLabel = new Map<string, LaneActivity[]>();
-    for (const [i, lane] of lanes.entries()) {
-      if (i % shownAtOnce === shownAtOnce - 1) await this.headrooms.yieldToCalls();
-      const own = byLabel.get(lane.label) ?? [];
-      own.push(await this.#laneActivity(lane, upstreams));
-      byLabel.set(lane.label, own);
-    }
-    return [...byLabel].map(([workspace, upstreams]) => ({ workspace, upstreams }));
+    const names = [...hour.names()].filter(([name]) => name.includes(' '));
+    const ids = new Map(names.flatMap(([name, id]) => (id === null ? [] : [[name.split(' ')[1], id]])));
+    const lanes = names.flatMap(([name]): Lane[] => {
+      const [upstream = '', label = ''] = name.split(' ');
+      const workspaceId = ids.get(label) ?? null;
+      const isShown =
+        workspaceId === null ||
+        (telemetry.labels.holds(workspaceId) && settings().workspaces.has(workspaceId));
+      return isShown ? [{ name, upstream, label, workspaceId, cell: hour.sum(name, minutes) }] : [];
+    });
+    const byLabel = [...Map.groupBy(lanes, ({ label }) => label).values()];
+    const callsOf = (own: readonly Lane[]): number =>
+      own.reduce((sum, { cell }) => sum + cell.of('ended'), 0);
+    return byLabel
+      .sort((a, b) => callsOf(b) - callsOf(a))
+      .slice(0, maxLabels)
+      .flat();
   }
 
   /** The lane with its state now and its headroom. */
-  async #laneActivity(
-    { workspaceId, upstream, cell }: Counted<ActivityLaneId>,
+  async #lane(
+    { workspaceId, upstream, name, cell }: Lane & { readonly workspaceId: string },
     upstreams: readonly UpstreamActivity[],
+    hour: Hour,
   ): Promise<LaneActivity> {
-    const { gateway, recorder, clock } = this.#parts;
-    const headroom = await this.headrooms.ofLane({ workspaceId, upstream });
+    const gateway = this.#parts.gateway();
+    const headroom = await this.headrooms.ofLane(workspaceId, upstream);
     const state = upstreams.find((each) => each.upstream === upstream) ?? null;
-    const ceilings = await gateway().ceilings(workspaceId, upstream);
-    const { perMinute, perDay, nextSlotMs, refusing, ...others } = ceilings;
-    const own = { growth: headroom?.growth ?? null, refused: refusedIn(cell) };
-    const pausedMs = gateway().pauseOf(upstream)?.ms ?? 0;
+    const { perMinute, perDay, nextSlotMs, refusing, ...others } = await gateway.ceilings(
+      workspaceId,
+      upstream,
+    );
+    const pause = gateway.pauseOf(upstream);
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
-      ...(await recorder.calls({ workspaceId, upstream })),
+      ...hour.calls(name),
       nextSlotMs:
-        nextSlotMs === null && pausedMs === 0 ? null : Math.ceil(Math.max(nextSlotMs ?? 0, pausedMs)),
+        nextSlotMs === null && pause === null ? null : Math.ceil(Math.max(nextSlotMs ?? 0, pause?.ms ?? 0)),
       ...others,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
-      recent: recentOf(cell),
+      recent: cell.recent,
       headroom,
-      answer: workspaceAnswer(state, own, clock.now()),
+      answer: workspaceAnswer(state, { growth: headroom?.growth ?? null, refused: cell.refused }, hour.now),
     };
   }
 
-  async #sluice(): Promise<SluiceState> {
-    const { clock, telemetry, gateway, shared, whenDown } = this.#parts;
+  async #all(hour: Hour): Promise<AllUpstreams> {
+    const { clock, telemetry, gateway, whenDown } = this.#parts;
     const { mode, modeSince } = telemetry.limiterHealth();
     const { inForceSince, refused } = telemetry.configuration();
-    return {
+    const upstreams: UpstreamActivity[] = [];
+    for (const live of telemetry.live()) upstreams.push(await this.#upstream(live, hour));
+    const answer = answerOf(upstreams, {
       now: clock.now(),
       mode: mode ?? 'memory',
       modeSince,
       whenDown,
-      replicas: await shared.replicas(),
+      replicas: hour.replicas,
       sheddingShare: gateway().process().sheddingShare,
       refusedReload: refused === null ? null : { ...refused, inForceSince },
-    };
+    });
+    return { answer, upstreams };
   }
 
-  async #upstream({ upstream, mode, oldestMs }: LivePressure): Promise<UpstreamActivity> {
-    const { recorder, limits, clock } = this.#parts;
-    const inForce = limits.inForce(upstream);
-    const byMinute = await recorder.byMinute({ upstream }, 60);
-    const now = clock.now();
+  async #upstream({ upstream, mode, oldestMs }: LivePressure, hour: Hour): Promise<UpstreamActivity> {
+    const inForce = this.#parts.limits.inForce(upstream);
+    const byMinute = hour.byMinute(upstream);
     const headroom = await this.headrooms.ofUpstream(upstream);
-    const { waiting, inFlight } = await recorder.calls({ upstream });
+    const { waiting, inFlight } = hour.calls(upstream);
     const state: UpstreamState = {
       upstream,
       condition: this.#conditionOf(upstream, mode, inForce),
@@ -268,18 +206,22 @@ export class Activity {
       waiting,
       oldestMs: Math.round(oldestMs),
       maxWaitMs: inForce?.maxWaitMs ?? 0,
-      recent: lastMinuteOf(byMinute, now),
+      recent: lastMinuteOf(byMinute, hour),
       lastHour: hourOf(byMinute),
     };
-    const reserved = inForce?.buckets.reduce((sum, bucket) => sum + bucket.reserved, 0) ?? 0;
-    const minutes = byMinute.slice(-shownMinutes).map((cell) => ({
-      calls: arrivalsOf(cell),
-      refused: refusedIn(cell) + countOf(cell, 'upstreamRefused'),
-      held: countOf(cell, 'held'),
-    }));
-    const rehearsed = await this.headrooms.rehearsed(upstream);
-    const answer = shortAnswer(state, now);
-    return { ...state, answer, inFlight, reserved, headroom, rehearsed, minutes };
+    return {
+      ...state,
+      answer: shortAnswer(state, hour.now),
+      inFlight,
+      reserved: inForce?.buckets.reduce((sum, bucket) => sum + bucket.reserved, 0) ?? 0,
+      headroom,
+      rehearsed: await this.headrooms.rehearsed(upstream),
+      minutes: byMinute.slice(-shownMinutes).map((cell) => ({
+        calls: cell.arrivals,
+        refused: cell.refused + cell.of('upstreamRefused'),
+        held: cell.of('held'),
+      })),
+    };
   }
 
   #conditionOf(upstream: string, mode: LivePressure['mode'], inForce: InForce | null): Condition {
@@ -297,35 +239,25 @@ export class Activity {
 
   /** Of each kind of limit the fullest, and the fullest ceilings. */
   #limitsOf({ buckets, lanes }: InForce): readonly LimitState[] {
-    const own = new Map<string, LimitState>();
-    for (const { meter, limit, level, windowMs, isReported } of buckets.flatMap(({ meters }) => meters)) {
+    const meters = buckets.flatMap(({ meters: own }) => own);
+    const own = meters.map(({ meter: unit, limit, level, windowMs, isReported }): LimitState => {
       const owner = isReported === true ? 'provider' : 'setting';
-      const state: LimitState = {
-        owner,
-        workspace: null,
-        unit: meter,
-        windowMs,
-        limit,
-        used: hundredths(level),
-      };
-      const known = own.get(`${meter} ${windowMs}`);
-      if (known === undefined || shareOf(state) > shareOf(known)) own.set(`${meter} ${windowMs}`, state);
-    }
-    const ceilings = lanes
-      .flatMap(({ workspaceId, perMinute, perDay, used }) => [
-        { workspaceId, limit: perMinute, windowMs: minuteMs, share: used.minute },
-        { workspaceId, limit: perDay, windowMs: 1_440 * minuteMs, share: used.day },
-      ])
-      .toSorted((a, b) => b.share - a.share);
-    const shown = new Map<string, LimitState>();
-    for (const { workspaceId, limit, windowMs, share } of ceilings) {
-      const name = `${workspaceId} ${windowMs}`;
-      if (limit === null || share === 0 || shown.has(name) || shown.size >= shownCeilings) continue;
+      return { owner, workspace: null, unit, windowMs, limit, used: hundredths(level) };
+    });
+    const ceilings = lanes.flatMap(({ workspaceId, perMinute, perDay, used: { minute, day } }) => {
       const workspace = this.#parts.telemetry.labels.peek(workspaceId);
-      const used = hundredths(share * limit);
-      shown.set(name, { owner: 'ceiling', workspace, unit: 'requests', windowMs, limit, used });
-    }
-    return [...own.values(), ...shown.values()];
+      const of = { owner: 'ceiling', workspace, unit: 'requests' } as const;
+      return [
+        { ...of, windowMs: minuteMs, limit: perMinute ?? 0, used: hundredths(minute * (perMinute ?? 0)) },
+        { ...of, windowMs: dayMs, limit: perDay ?? 0, used: hundredths(day * (perDay ?? 0)) },
+      ];
+    });
+    const fullestOf = (limits: readonly LimitState[]): readonly LimitState[] =>
+      [...Map.groupBy(limits, (each) => `${each.workspace} ${each.unit} ${each.windowMs}`).values()].flatMap(
+        (same) => fullest(same) ?? [],
+      );
+    const met = fullestOf(ceilings.filter((each) => each.used > 0)).toSorted((a, b) => used(b) - used(a));
+    return [...fullestOf(own), ...met.slice(0, shownCeilings)];
   }
 }
 
@@ -342,31 +274,14 @@ export function windowOf(rawQuery: string): number | null {
   return windowMs >= 1_000 && windowMs <= maxWindowMs ? windowMs : null;
 }
 
-const minutesOf = (windowMs: number): number => Math.min(60, Math.max(1, Math.ceil(windowMs / minuteMs)));
+const minutesOf = (windowMs: number): number =>
+  Math.min(keptMinutes - 1, Math.max(1, Math.ceil(windowMs / minuteMs)));
 
-const callsOf = ({ upstreams }: WorkspaceRow): number =>
-  upstreams.reduce((sum, { recent }) => sum + recent.calls, 0);
-
-const rowsOf = (
-  lanes: readonly Counted<{ readonly label: string; readonly upstream: string }>[],
-): WorkspaceRow[] =>
-  [...Map.groupBy(lanes, ({ label }) => label)].map(([workspace, own]) => ({
-    workspace,
-    upstreams: own.map(({ upstream, cell }) => ({ upstream, recent: recentOf(cell) })),
-  }));
-
-/** The totals less what was counted in the lanes, as one row `other`. Returns no row when the rest is empty. */
-function restOf(
-  totals: readonly Counted<{ readonly upstream: string }>[],
-  lanes: readonly Counted<{ readonly upstream: string }>[],
-): readonly WorkspaceRow[] {
-  const upstreams = totals.flatMap(({ upstream, cell }) => {
-    const own = lanes.filter((lane) => lane.upstream === upstream).map((lane) => lane.cell);
-    const rest = takeOut(cell, own);
-    return isEmpty(rest) ? [] : [{ upstream, recent: recentOf(rest) }];
-  });
-  return upstreams.length === 0 ? [] : [{ workspace: 'other', upstreams }];
-}
+const frameOf = (hour: Hour, windowMs: number) => ({
+  generatedAt: new Date(hour.now).toISOString(),
+  windowSeconds: minutesOf(windowMs) * 60,
+  replicas: hour.replicas,
+});
 
 /** Rounds up, so that a client that returns then finds the slot free. */
 const inWholeMs = (state: CeilingState | null): CeilingState | null =>
@@ -374,8 +289,6 @@ const inWholeMs = (state: CeilingState | null): CeilingState | null =>
 
 /** Levels are sums of fractions of units. */
 const hundredths = (units: number): number => Math.round(units * 100) / 100;
-
-const shareOf = ({ used, limit }: LimitState): number => (limit > 0 ? used / limit : 0);
 
 /** An upstream is closed when buckets are that take half of its calls or more: one shop of many that is closed closes no other. */
 function closing({ buckets, lanes }: InForce): Condition {
@@ -388,46 +301,35 @@ function closing({ buckets, lanes }: InForce): Condition {
   return held * 2 >= all ? { kind: 'closed', ms: Math.max(...closed.values()) } : { kind: 'taking' };
 }
 
-const arrivalsOf = (cell: Cell): number => cell.seconds.reduce((sum, n) => sum + n, 0);
-
-const heldByOf = (cell: Cell): UpstreamState['recent']['heldBy'] =>
-  Object.fromEntries(
-    heldByReasons
-      .map((reason) => [reason, countOf(cell, `held_by_${reason}`)] as const)
-      .filter(([, n]) => n > 0),
-  );
-
-function lastMinuteOf(byMinute: readonly Cell[], now: number): UpstreamState['recent'] {
+function lastMinuteOf(byMinute: readonly Cell[], { now }: Hour): UpstreamState['recent'] {
   const [before, running] = byMinute.slice(-2);
   const second = Math.floor((now % minuteMs) / 1_000);
   const earlier = before?.seconds.slice(second + 1).reduce((sum, n) => sum + n, 0) ?? 0;
-  const latest = emptyCell(0);
-  for (const cell of byMinute.slice(-2)) addInto(latest, cell);
+  const latest = sumOf(byMinute.slice(-2));
   return {
-    calls: earlier + (running === undefined ? 0 : arrivalsOf(running)),
-    refused: refusedIn(latest),
-    heldBy: heldByOf(latest),
-    failed: countOf(latest, 'failed'),
-    succeeded: countOf(latest, 'ok'),
-    errors: countOf(latest, 'upstream_error'),
+    calls: earlier + (running?.arrivals ?? 0),
+    refused: latest.refused,
+    heldBy: latest.heldBy,
+    failed: latest.of('failed'),
+    succeeded: latest.of('ok'),
+    errors: latest.of('upstream_error'),
     since: (before?.minute ?? 0) * minuteMs,
   };
 }
 
 function hourOf(byMinute: readonly Cell[]): UpstreamState['lastHour'] {
-  const cell = emptyCell(0);
-  for (const each of byMinute) addInto(cell, each);
+  const cell = sumOf(byMinute);
   const lastWith = (count: (cell: Cell) => number): number | null => {
     const last = byMinute.findLast((each) => count(each) > 0);
     return last === undefined ? null : last.minute * minuteMs;
   };
   return {
-    calls: byMinute.reduce((sum, each) => sum + arrivalsOf(each), 0),
-    refused: refusedIn(cell),
-    answeredInstead: countOf(cell, 'upstreamRefused'),
-    longestWaitMs: Math.round(countOf(cell, 'waitMaxMs')),
-    heldBy: heldByOf(cell),
-    refusedAt: lastWith(refusedIn),
-    throttledAt: lastWith((each) => countOf(each, 'throttledRate')),
+    calls: cell.arrivals,
+    refused: cell.refused,
+    answeredInstead: cell.of('upstreamRefused'),
+    longestWaitMs: Math.round(cell.of('waitMaxMs')),
+    heldBy: cell.heldBy,
+    refusedAt: lastWith((each) => each.refused),
+    throttledAt: lastWith((each) => each.of('throttledRate')),
   };
 }

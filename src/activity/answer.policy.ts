@@ -187,7 +187,7 @@ function limitText({ unit, limit, windowMs }: LimitState): string {
   return `${count.format(limit)} ${unitNames[unit.replace(/_(?:day|hour|burst)$/, '')] ?? unit} ${name}`;
 }
 
-const used = ({ used: units, limit }: LimitState): number => (limit > 0 ? units / limit : 0);
+export const used = ({ used: units, limit }: LimitState): number => (limit > 0 ? units / limit : 0);
 
 /** The fullest limit of an API; of its own ones before ceilings of equal use. */
 export const fullest = (limits: readonly LimitState[]): LimitState | null =>

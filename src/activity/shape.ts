@@ -8,8 +8,8 @@ import type { CallerNow } from '../limiter/limiter.ts';
 import type { ObservedBreaker, PressureSource } from '../telemetry/events.ts';
 import type { Answer, ShortAnswer, UpstreamState } from './answer.policy.ts';
 import type { Headroom, Rehearsed } from './headroom.policy.ts';
-import type { recentOf } from './cell.ts';
-import type { LaneCalls } from './shared.ts';
+import type { Cell } from './cell.ts';
+import type { LaneCalls } from './recorder.ts';
 
 /** Callers of a workspace that are shown at most. */
 export const maxShownCallers = 20;
@@ -69,7 +69,7 @@ export interface GatewayState extends Omit<PressureSource, 'headrooms'> {
   inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
 }
 
-export type RecentPressure = ReturnType<typeof recentOf>;
+export type RecentPressure = Cell['recent'];
 
 /** A workspace on an upstream: `waiting` and `inFlight` are its calls there, on all replicas. */
 export interface LaneActivity extends LaneCalls, Omit<CeilingsNow, 'perMinute' | 'perDay'> {

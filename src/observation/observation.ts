@@ -4,14 +4,13 @@
 import { LRUCache } from 'lru-cache';
 import { Activity } from '../activity/activity.ts';
 import type { LimitsSource } from '../activity/headrooms.ts';
-import { Recorder } from '../activity/recorder.ts';
+import { embeddedActivity, Recorder, type SharedActivity } from '../activity/recorder.ts';
 import { RedisActivity } from '../activity/redis-activity.ts';
 import type { GatewayState } from '../activity/shape.ts';
-import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
 import { bucketSetting, callSettings } from '../admission/buckets.policy.ts';
 import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import { digest, workspaceLabel } from '../identity.ts';
+import { workspaceLabel } from '../identity.ts';
 import { Page } from '../page/page.ts';
 import { Recorder as CallRecorder } from '../recording/recorder.ts';
 import { nothingKnown } from '../telemetry/events.ts';
@@ -52,7 +51,6 @@ export class Observation {
 
   constructor(settings: Settings, parts: ObservationParts) {
     const { clock, shared = embeddedActivity } = parts;
-    const { labelKey } = settings.privacy;
     this.#clock = clock;
     this.#settings = settings;
     this.#shared = shared;
@@ -65,8 +63,6 @@ export class Observation {
     };
     const recorder = new Recorder({
       ...common,
-      keyOf: (label, upstream) => digest(labelKey, 'activity', upstream, label),
-      isShown: (workspaceId) => this.telemetry.labels.holds(workspaceId),
       live: () => this.telemetry.lanes(),
     });
     this.#recorder = recorder;
@@ -131,7 +127,7 @@ export class Observation {
   async #share(): Promise<void> {
     this.calls.send(heartbeat);
     await this.#recorder.publish();
-    await this.activity.preferBusiest();
+    this.activity.preferBusiest();
   }
 
   #labelOf(workspaceId: string): string {
@@ -162,7 +158,7 @@ export class Observation {
         const stated = bucketSetting(upstream).meters;
         return { ...this.#gateway.inForce(name), stated, maxWaitMs: maxWaitSeconds * 1_000, maxQueued };
       },
-      configured: ({ workspaceId, upstream: name }) => {
+      configured: (workspaceId, name) => {
         const workspace = this.#settings.workspaces.get(workspaceId);
         const upstream = ofUpstream(name);
         return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);

@@ -6,7 +6,6 @@ import { readFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Activity } from '../activity/activity.ts';
 import type { AllUpstreams, GatewayState } from '../activity/shape.ts';
-import type { SharedActivity } from '../activity/shared.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import { createEventStream, eventOf } from '../observation/event-stream.ts';
 import type { ConfigurationState, LimiterHealth, ProcessPressure } from '../telemetry/events.ts';
@@ -21,7 +20,6 @@ export interface PageRoutes {
 
 export interface PageParts {
   readonly activity: Pick<Activity, 'upstreams' | 'ofAll'>;
-  readonly shared: Pick<SharedActivity, 'replicas'>;
   readonly telemetry: {
     limiterHealth(): LimiterHealth;
     configuration(): ConfigurationState;
@@ -95,7 +93,7 @@ export class Page {
   }
 
   async #send(): Promise<void> {
-    const { activity, shared, telemetry, gateway, clock } = this.#parts;
+    const { activity, telemetry, gateway, clock } = this.#parts;
     const ends = gateway()
       .credentials()
       .map(({ expiresInMs }) => expiresInMs);
@@ -103,7 +101,6 @@ export class Page {
       at: clock.now(),
       version: packageVersion(),
       ...(await activity.upstreams()),
-      replicas: await shared.replicas(),
       limiter: telemetry.limiterHealth(),
       configuration: telemetry.configuration(),
       process: gateway().process(),

@@ -176,9 +176,10 @@ export class RunningCallRecord implements LiveCall {
       this.#throttledId = throttle === null ? null : upstreamId;
       this.#spans?.answered(status, throttle?.kind ?? null, this.#throttledId);
       if (throttle === null) return;
-      const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
-      this.#to.metrics.instruments.throttles.inc({ ...this.#by(), kind });
-      this.#activity()?.throttled(this.#workspace, this.upstream, kind);
+      const isPermanent = throttle.kind === 'permanent';
+      this.#to.metrics.instruments.throttles.inc({ ...this.#by(), kind: isPermanent ? 'permanent' : 'rate' });
+      const fact = isPermanent ? 'throttledPermanent' : 'throttledRate';
+      this.#activity()?.counted(this.#workspace, this.upstream, fact);
     });
   }
 
@@ -190,7 +191,7 @@ export class RunningCallRecord implements LiveCall {
       const ids = this.#absorbedIds ?? [];
       if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
       this.#to.metrics.instruments.absorbed.inc(this.#by());
-      this.#activity()?.absorbed(this.#workspace, this.upstream);
+      this.#activity()?.counted(this.#workspace, this.upstream, 'absorbed');
     });
   }
 

@@ -181,8 +181,11 @@ export interface Log {
 export interface FactSink {
   /** A call asks for admission; `costs`: what it is expected to take from meters. */
   arrived(workspaceId: string, upstream: string, costs: Costs): void;
-  throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void;
-  absorbed(workspaceId: string, upstream: string): void;
+  counted(
+    workspaceId: string,
+    upstream: string,
+    fact: 'throttledRate' | 'throttledPermanent' | 'absorbed',
+  ): void;
   ended(workspaceId: string, upstream: string, fact: EndedFact): void;
 }
 

@@ -1,33 +1,35 @@
 import { readFileSync } from 'node:fs';
-import { describe, expect, jest, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
-import {
-  addCount,
-  addWait,
-  countOf,
-  emptyCell,
-  isEmpty,
-  refusedIn,
-  takeOut,
-} from '../../src/activity/cell.ts';
-import { Recorder } from '../../src/activity/recorder.ts';
+import { Cell, without } from '../../src/activity/cell.ts';
+import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
 import { Activity, windowOf, type ActivityParts } from '../../src/activity/activity.ts';
-import { embeddedActivity } from '../../src/activity/shared.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import { nothingKnown, type EndedFact } from '../../src/telemetry/events.ts';
 import { callerKey } from '../../src/ids.ts';
-import { digest, workspaceLabel } from '../../src/identity.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
 import { callAt, driven, lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
 
 const minute = 60_000;
-const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity', workspaceId, upstream);
 const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
-const lane = (workspaceId: string) => ({ workspaceId, upstream: 'lm' });
 
-const recorderAt = (clock: SettableClock, maxLanes = 1_000): Recorder =>
-  new Recorder({ clock, keyOf, labelOf, shared: embeddedActivity, maxLanes });
+const recorderAt = (
+  clock: SettableClock,
+  live: { readonly waiting: number; readonly inFlight: number }[] = [],
+): Recorder =>
+  new Recorder({
+    clock,
+    labelOf,
+    shared: embeddedActivity,
+    live: () => live.map((calls) => ({ ...calls, workspaceId: 'acme', upstream: 'lm' })),
+  });
+/** What is known of the calls of a workspace. */
+const hourOf = async (recorder: Recorder, workspaceId: string, minutes = 60) => {
+  const hour = await recorder.hour();
+  return hour.sum(recorder.nameOf(workspaceId, 'lm'), minutes);
+};
 
 const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
   outcome: 'ok',
@@ -80,18 +82,16 @@ function activityOf(
   return new Activity({
     clock,
     recorder,
-    shared: embeddedActivity,
     settings: () => settings,
     gateway: () => gateway,
     limits: { inForce: () => inForce, configured: () => lane },
     telemetry: {
-      labels: { peek, prefer: () => {}, holders: () => shown },
+      labels: { peek, prefer: () => {}, holds: (id) => shown.includes(id) },
       live: () => [{ upstream: 'lm', mode: 'enforce', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
       limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null }),
       configuration: () => ({ inForceSince: 0, refused: null }),
     },
     whenDown: null,
-    labelOf,
   });
 }
 
@@ -114,7 +114,7 @@ describe('the recorder of activity', () => {
       recent: null,
     };
     expect(recent).toMatchObject({ calls: 2, held: 2, waitMs: { p50: 1_000, p95: 9_000, max: 9_000 } });
-    const count = async (minutes: number) => (await recorder.sum(lane('acme'), { minutes })).counts[0];
+    const count = async (minutes: number) => (await hourOf(recorder, 'acme', minutes)).of('ok');
     expect(await count(29)).toBe(1);
     clock.advance(31 * minute);
     expect(await count(60)).toBe(1);
@@ -129,33 +129,22 @@ describe('the recorder of activity', () => {
     clock.advance(2_500);
     recorder.arrived('acme', 'lm');
     recorder.arrived('acme', 'lm');
-    expect((await recorder.arrivals(lane('acme'))).slice(-4)).toEqual([0, 1, 0, 2]);
+    const arrivals = async () => (await recorder.hour()).arrivals(recorder.nameOf('acme', 'lm'));
+    expect((await arrivals()).slice(-4)).toEqual([0, 1, 0, 2]);
     clock.advance(58_000 + 59 * minute);
-    const hour = await recorder.arrivals(lane('acme'));
+    const hour = await arrivals();
     expect(hour).toHaveLength(3_600);
     expect(hour.reduce((sum, n) => sum + n, 0)).toBe(2);
   });
 
-  test('keeps a bounded number of lanes, whoever calls and whoever reads', async () => {
-    const recorder = recorderAt(settableClock(), 50);
-    for (let i = 0; i < 10_000; i++) {
-      recorder.ended(`ws-${i}`, 'lm', ended());
-      await recorder.sum(lane(`asked-${i}`), { minutes: 5 });
-    }
-    expect(recorder.laneCount).toBe(50);
-    expect((await recorder.sum(lane('ws-9999'), { minutes: 5 })).counts[0]).toBe(1);
-    expect((await recorder.sum(lane('ws-0'), { minutes: 5 })).counts[0]).toBe(0);
-    expect((await recorder.sum({ upstream: 'lm' }, { minutes: 5 })).counts[0]).toBe(10_000);
-  });
-
-  test('counts its own waiting calls and calls in flight as they are now', async () => {
-    const lanes = [
-      { workspaceId: 'acme', upstream: 'lm', waiting: 2, inFlight: 0 },
-      { workspaceId: 'acme', upstream: 'shop', waiting: 9, inFlight: 9 },
-    ];
-    const live = () => lanes;
-    const alone = new Recorder({ clock: settableClock(), keyOf, labelOf, shared: embeddedActivity, live });
-    expect(await alone.calls(lane('acme'))).toEqual({ waiting: 2, inFlight: 0 });
+  test('counts the calls of very many workspaces together, and of those that call first also apart', async () => {
+    const recorder = recorderAt(settableClock());
+    for (let i = 0; i < 10_000; i++) recorder.ended(`ws-${i}`, 'lm', ended());
+    recorder.ended('ws-0', 'lm', ended());
+    expect((await hourOf(recorder, 'ws-0')).of('ok')).toBe(2);
+    expect((await hourOf(recorder, 'ws-9999')).of('ok')).toBe(0);
+    const hour = await recorder.hour();
+    expect([hour.names().size, hour.sum('lm').of('ok')]).toEqual([1_000, 10_001]);
   });
 });
 
@@ -170,8 +159,8 @@ describe('the activity API', () => {
     const labels = createLabels('key', clock, { limit: 1 });
     for (const id of ['acme', 'folded']) {
       recorder.arrived(id, 'lm');
-      recorder.throttled(id, 'lm', 'rate');
-      recorder.absorbed(id, 'lm');
+      recorder.counted(id, 'lm', 'throttledRate');
+      recorder.counted(id, 'lm', 'absorbed');
       recorder.ended(id, 'lm', ended({ outcome: 'shed', code: 'queue_full' }));
     }
     const activity = activityOf(recorder, clock, (id) => labels.of(id), ['acme']);
@@ -191,7 +180,6 @@ describe('the activity API', () => {
   test('counts a shared bucket once, however many workspaces share it', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
-    const asked = jest.spyOn(recorder, 'arrivals');
     const labels = createLabels('key', clock, { limit: 100 });
     for (let second = 0; second < 60; second++) {
       for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm');
@@ -201,8 +189,6 @@ describe('the activity API', () => {
     const activity = activityOf(recorder, clock, (id) => labels.of(id), names);
     const { workspaces } = await activity.ofAll(minute);
     expect(workspaces.filter(({ workspace }) => workspace !== 'other')).toHaveLength(80);
-    const together = asked.mock.calls.filter(([id]) => !('workspaceId' in id));
-    expect([asked.mock.calls.length, together.length]).toEqual([81, 1]);
     // Each sends 60 a minute; all of them 4,800 through a bucket of 500: calls wait, which the own 60 alone would not.
     const shared = (await activity.ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
     const aloneRecorder = recorderAt(clock);
@@ -214,13 +200,12 @@ describe('the activity API', () => {
 
   test('states ceilings, waits, absorbed throttles, refusals and headroom', async () => {
     const clock = settableClock();
-    const live = () => [{ ...lane('acme'), waiting: 2, inFlight: 1 }];
-    const recorder = new Recorder({ clock, keyOf, labelOf, shared: embeddedActivity, live });
+    const recorder = recorderAt(clock, [{ waiting: 2, inFlight: 1 }]);
     for (let second = 0; second < 60; second++) {
       for (let n = 0; n < 5; n++) recorder.arrived('acme', 'lm');
       clock.advance(1_000);
     }
-    recorder.absorbed('acme', 'lm');
+    recorder.counted('acme', 'lm', 'absorbed');
     recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long' }));
     const [shown] = (await activityOf(recorder, clock).ofWorkspace('acme', minute)).upstreams;
     expect(shown).toMatchObject({
@@ -258,37 +243,26 @@ describe('the activity API', () => {
   });
 
   test('subtracts counts from a total, with waits no longer than the remaining calls can have had', () => {
-    const whole = emptyCell(1);
-    const part = emptyCell(1);
-    for (const waitedMs of [30, 900, 4_500]) addWait(whole, waitedMs);
-    addCount(whole, 'ok', 3);
-    addWait(part, 4_500);
-    addCount(part, 'ok');
-    const rest = takeOut(whole, [part]);
-    expect([countOf(rest, 'ok'), countOf(rest, 'held'), countOf(rest, 'waitSumMs')]).toEqual([2, 2, 930]);
+    const [whole, part] = [new Cell(1), new Cell(1)];
+    for (const waitedMs of [30, 900, 4_500]) whole.ended(ended({ waitedMs }));
+    part.ended(ended({ waitedMs: 4_500 }));
     // Nobody kept 900: its bucket ends at 1,000.
-    expect(countOf(rest, 'waitMaxMs')).toBe(1_000);
-    expect(countOf(takeOut(whole, []), 'waitMaxMs')).toBe(4_500);
-    expect(takeOut(part, [whole]).counts.every((n) => n === 0)).toBe(true);
+    expect(without(whole, [part])?.recent).toMatchObject({
+      calls: 2,
+      held: 2,
+      waitMs: { mean: 465, max: 1_000 },
+    });
+    expect(without(whole, [])?.recent.waitMs.max).toBe(4_500);
+    expect(without(part, [whole])).toBeNull();
   });
 
   // The live page showed a row `other` without any call: the total had added the same waits in another order.
-  test('is empty when a total has the calls of its parts only, added in another order', () => {
-    const [whole, ...parts] = [emptyCell(1), emptyCell(1), emptyCell(1)];
-    const waits = [
-      [0.1, 0.3],
-      [0.2, 0.7],
-    ];
-    for (const n of [0, 1])
-      for (const [i, part] of parts.entries()) {
-        addWait(part, waits[i]?.[n] ?? 0);
-        addWait(whole, waits[i]?.[n] ?? 0);
-        addCount(part, 'tokens', waits[i]?.[n] ?? 0);
-        addCount(whole, 'tokens', waits[i]?.[n] ?? 0);
-      }
-    addWait(whole, 1e-9);
-    addWait(parts[0] ?? whole, 1e-9);
-    expect(isEmpty(takeOut(whole, parts))).toBe(true);
+  test('has nothing left when a total has the calls of its parts only, added in another order', () => {
+    const [whole, ...parts] = [new Cell(1), new Cell(1), new Cell(1)];
+    for (const n of [0.1, 0.3]) parts[0]?.ended(ended({ waitedMs: n }));
+    for (const n of [0.2, 0.7]) parts[1]?.ended(ended({ waitedMs: n }));
+    for (const n of [0.7, 0.1, 0.2, 0.3]) whole.ended(ended({ waitedMs: n }));
+    expect(without(whole, parts)).toBeNull();
   });
 });
 
@@ -305,8 +279,8 @@ test('a refusal that keeps its position is neither traffic nor refused: the call
   };
   const refused = { outcome: 'shed', status: 429, code: 'wait_too_long' } as const;
   const traffic = async () => {
-    const arrived = (await recorder.arrivals(lane('acme'))).reduce((sum, n) => sum + n, 0);
-    return [arrived, refusedIn(await recorder.sum(lane('acme'), { minutes: 60 }))];
+    const cell = await hourOf(recorder, 'acme');
+    return [cell.arrivals, cell.refused];
   };
   begin(true).ended({ ...refused, isReserved: true });
   expect(await traffic()).toEqual([0, 0]);

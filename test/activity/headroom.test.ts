@@ -1,22 +1,17 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { busiest, headroom, rehearsed, type InParts } from '../../src/activity/headroom.policy.ts';
 import {
+  busiest,
+  headroom,
+  rehearsed,
   replay,
   type ReplayedLane,
   type ReplayedWindow,
   type Scene,
-} from '../../src/activity/replay.policy.ts';
+} from '../../src/activity/headroom.policy.ts';
 import { course, patternOf } from './room.ts';
 
-/** All parts at once. */
-function atOnce<T>(parts: InParts<T>): T {
-  for (;;) {
-    const { done, value } = parts.next();
-    if (done === true) return value;
-  }
-}
-
+const pause = () => Promise.resolve();
 const steady = (perSecond: number, seconds = 600) => Array.from({ length: seconds }, () => perSecond);
 const quiet = (seconds = 600) => steady(0, seconds);
 /** Ten minutes with so many arrivals in one second. */
@@ -140,30 +135,31 @@ describe('replaying arrivals against the limits,', () => {
 });
 
 describe('headroom', () => {
-  const none = { refused: 0 };
-
-  test('says how full the busiest minute was and how far traffic can grow', () => {
+  test('says how full the busiest minute was and how far traffic can grow', async () => {
     const own = [...quiet(1_000), ...steady(5, 60), ...quiet(2_540)];
-    const result = atOnce(headroom(underCeiling(own, 500), none));
+    const result = await headroom(underCeiling(own, 500), 0, pause);
     expect(result).toMatchObject({ busiestMinute: 300, usedRatio: 0.6, now: { longestWaitMs: 0 } });
     expect(result.doubled.longestWaitMs).toBeGreaterThan(0);
     expect(result.growth).toBeGreaterThan(1.8);
     expect(result.growth).toBeLessThan(4);
   });
 
-  test('is unknown without limits or traffic, and never above 0 while calls are refused', () => {
-    expect(atOnce(headroom(scene([lane(steady(5))]), none))).toMatchObject({ usedRatio: null, growth: null });
-    expect(atOnce(headroom(underCeiling(quiet(), 500), none)).growth).toBeNull();
-    expect(atOnce(headroom(underCeiling(steady(1), 500), { refused: 1 })).growth).toBe(0);
-    expect(atOnce(headroom(underCeiling(steady(20), 500), none)).growth).toBe(1);
+  test('is unknown without limits or traffic, and never above 0 while calls are refused', async () => {
+    expect(await headroom(scene([lane(steady(5))]), 0, pause)).toMatchObject({
+      usedRatio: null,
+      growth: null,
+    });
+    expect((await headroom(underCeiling(quiet(), 500), 0, pause)).growth).toBeNull();
+    expect((await headroom(underCeiling(steady(1), 500), 1, pause)).growth).toBe(0);
+    expect((await headroom(underCeiling(steady(20), 500), 0, pause)).growth).toBe(1);
   });
 
   test('uses any 60 consecutive seconds as the busiest minute, not a minute of the clock', () =>
     expect(busiest(quiet(180).with(50, 10).with(109, 10).with(110, 5))).toBe(20));
 });
 
-test('what more or less traffic would meet is said, and what half the limits would do', () => {
-  const found = atOnce(rehearsed(underCeiling(steady(5), 500)));
+test('what more or less traffic would meet is said, and what half the limits would do', async () => {
+  const found = await rehearsed(underCeiling(steady(5), 500), pause);
   expect(found.map(({ times, limits, refusedRatio }) => [times, limits, refusedRatio > 0])).toEqual([
     [0.5, 1, false],
     [1, 1, false],
@@ -172,7 +168,7 @@ test('what more or less traffic would meet is said, and what half the limits wou
     [2, 1, true],
     [1, 0.5, true],
   ]);
-  expect(atOnce(rehearsed(scene([lane(steady(5))])))).toEqual([]);
+  expect(await rehearsed(scene([lane(steady(5))]), pause)).toEqual([]);
 });
 
 describe('headroom is kept by the gateway: of random traffic under random limits,', () => {

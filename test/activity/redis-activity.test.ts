@@ -1,25 +1,21 @@
 /** Activity shared through a real Redis: what replicas see of each other, what Redis gets to see, and what its absence does. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { addArrival, addWait, cellOfText, cellText, emptyCell } from '../../src/activity/cell.ts';
-import { Recorder, type ActivityLaneId } from '../../src/activity/recorder.ts';
+import { Recorder, type LaneCalls } from '../../src/activity/recorder.ts';
 import { RedisActivity } from '../../src/activity/redis-activity.ts';
-import type { LaneCalls } from '../../src/activity/shared.ts';
 import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
-import { digest, workspaceLabel } from '../../src/identity.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { gatewayYaml } from '../support/gateway.ts';
 import { until } from '../support/until.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
 
-const hash = `sha256:${'0'.repeat(64)}`;
-const keyOf = (label: string, upstream: string) => digest('key', 'activity', upstream, label);
+const hash = `sha256:${'b'.repeat(64)}`;
 const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
-const lane = ['canary-acme', 'canary-lm'] as const;
-const laneId = (workspaceId: string = lane[0], upstream: string = lane[1]) => ({ workspaceId, upstream });
+const lane = ['canary-acme', 'lm'] as const;
 const ok: EndedFact = {
   outcome: 'ok',
   code: null,
@@ -51,286 +47,206 @@ afterEach(async () => {
 });
 
 /** A replica's recorder over this test's Redis. */
-function replica(
-  name: string,
-  live: readonly (ActivityLaneId & LaneCalls)[] = [],
-  { maxLanes = 1_000, labelKey = 'one label key for all' } = {},
-): Replica {
-  const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash.replace(/0/g, 'b') })}`;
+function replica(name: string, live: readonly LaneCalls[] = [], labelKey = 'one label key for all'): Replica {
+  const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash })}`;
   const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
   if (settings === null) throw new Error('no Redis is configured');
   const errors: string[] = [];
-  const shared = new RedisActivity({
-    settings,
-    labelKey,
-    clock,
-    random: systemRandom,
-    replica: name,
-    onError: (kind) => void errors.push(kind),
-    onCommand: () => {},
-  });
-  const isShown = (id: string): boolean => id.startsWith('busy-');
-  const recorder = new Recorder({ clock, keyOf, labelOf, shared, isShown, live: () => live, maxLanes });
-  const made = { name, shared, recorder, errors };
+  const onError = (kind: string) => void errors.push(kind);
+  const common = { clock, random: systemRandom, onError, onCommand: () => {} };
+  const shared = new RedisActivity({ ...common, settings, labelKey, replica: name });
+  const calls = () => live.map((each) => ({ ...each, workspaceId: lane[0], upstream: lane[1] }));
+  const made = { name, shared, recorder: new Recorder({ clock, labelOf, shared, live: calls }), errors };
   replicas.push(made);
   return made;
 }
 
-/** Publishes until it is stored: the connection may be (again) on its way. */
-async function published({ name, recorder }: Replica): Promise<void> {
-  const alive = `sluice:{activity}:3:announced:${name}`;
+async function withReader<T>(read: (reader: Redis) => Promise<T>): Promise<T> {
   const reader = new Redis(redis.port, '127.0.0.1');
   try {
-    await reader.del(alive);
-    for (let tries = 0; tries < 400; tries++) {
-      await recorder.publish();
-      if ((await reader.exists(alive)) === 1) return;
-      await sleep(10);
-    }
+    return await read(reader);
   } finally {
     reader.disconnect();
   }
-  throw new Error(`what ${name} published is not in Redis`);
 }
 
-/** Past what is remembered of a read, and past the pause after a failure. */
+/** Publishes until it is stored: the connection may be (again) on its way. */
+const published = ({ name, recorder }: Replica): Promise<void> =>
+  withReader(async (reader) => {
+    for (const key of await reader.keys(`*:${name}:live`)) await reader.del(key);
+    for (let tries = 0; tries < 400; tries++) {
+      await recorder.publish();
+      if ((await reader.keys(`*:${name}:live`)).length > 0) return;
+      await sleep(10);
+    }
+    throw new Error(`what ${name} published is not in Redis`);
+  });
+
+/** Past what is remembered of a read. */
 const later = (): void => clock.advance(6_000);
 
-describe('activity in Redis', () => {
-  test('is the sum of two replicas on both, with each call counted once, and the number of replicas', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    await published(two);
-    one.recorder.arrived(...lane);
-    one.recorder.ended(...lane, { ...ok, waitedMs: 40 });
-    await published(one);
-    later();
-    expect(await two.recorder.active([laneId(), laneId('idle')], 60)).toEqual([laneId()]);
-    two.recorder.ended(...lane, { ...ok, waitedMs: 2_000.5 });
-    await published(two);
-    one.recorder.ended(...lane, ok);
-    await one.recorder.publish();
-    later();
-    for (const { recorder, shared } of [one, two]) {
-      const sum = await recorder.sum(laneId(), { minutes: 5 });
-      expect(sum.counts[0]).toBe(3);
-      expect(Math.max(...sum.counts)).toBe(2_040.5);
-      const arrivals = await recorder.arrivals(laneId());
-      expect(arrivals.reduce((total, n) => total + n, 0)).toBe(1);
-      expect(await shared.replicas()).toBe(2);
-    }
-    expect([...one.errors, ...two.errors]).toEqual([]);
-  });
+/** What a replica knows of the calls of all replicas. */
+async function seen({ recorder }: Replica, minutes = 60) {
+  const hour = await recorder.hour();
+  const name = recorder.nameOf(...lane);
+  const { calls, waitMs } = hour.sum(name, minutes).recent;
+  const all = hour.sum(lane[1]);
+  return { calls, maxMs: waitMs.max, arrivals: all.arrivals, replicas: hour.replicas, now: hour.calls(name) };
+}
 
-  test('does not count a replica with another label key, because it shares no limit', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    const stranger = replica('stranger', [], { labelKey: 'another label key' });
-    for (const each of [one, two, stranger]) await published(each);
-    later();
-    for (const { shared } of [one, two]) expect(await shared.replicas()).toBe(2);
-    expect(await stranger.shared.replicas()).toBe(1);
-  });
+test('activity is the sum of two replicas on both, with each call counted once, and the number of replicas', async () => {
+  const [one, two] = [replica('one'), replica('two')];
+  await published(two);
+  one.recorder.arrived(...lane);
+  one.recorder.ended(...lane, { ...ok, waitedMs: 40 });
+  await published(one);
+  two.recorder.ended(...lane, { ...ok, waitedMs: 2_000.5 });
+  await published(two);
+  one.recorder.ended(...lane, ok);
+  await one.recorder.publish();
+  later();
+  for (const each of [one, two])
+    expect(await seen(each)).toMatchObject({ calls: 3, maxMs: 2_001, arrivals: 1, replicas: 2 });
+  expect([...one.errors, ...two.errors]).toEqual([]);
+});
 
-  test('counts the waiting calls of other replicas, until they end or the replica is gone', async () => {
-    const [workspaceId, upstream] = lane;
-    const busy = { workspaceId, upstream, waiting: 4, inFlight: 1 };
-    const calls = [busy];
-    const [one, two] = [replica('one', calls), replica('two', [{ ...busy, waiting: 1, inFlight: 0 }])];
-    await published(one);
-    await published(two);
-    later();
-    expect(await one.recorder.calls(laneId())).toEqual({ waiting: 5, inFlight: 1 });
-    expect(await two.recorder.calls(laneId())).toEqual({ waiting: 5, inFlight: 1 });
-    for (const { recorder } of [one, two])
-      expect(await recorder.calls({ upstream: lane[1] })).toEqual({ waiting: 5, inFlight: 1 });
-    calls.pop();
-    await published(one);
-    later();
-    expect(await two.recorder.calls(laneId())).toEqual({ waiting: 1, inFlight: 0 });
-    const reader = new Redis(redis.port, '127.0.0.1');
-    expect(await reader.pttl('sluice:{activity}:3:announced:two')).toBeLessThanOrEqual(20_000);
-    expect(await reader.pttl('sluice:{activity}:3:announced:two')).toBeGreaterThan(0);
-    reader.disconnect();
-  });
+test('activity does not count a replica with another label key, because it shares no limit', async () => {
+  const all = [replica('one'), replica('two'), replica('stranger', [], 'another label key')];
+  for (const each of all) await published(each);
+  later();
+  expect(await Promise.all(all.map(async (each) => (await seen(each)).replicas))).toEqual([2, 2, 1]);
+});
 
-  test('counts a replica that says something else of itself as one that is there', async () => {
-    const one = replica('one');
-    await published(one);
-    const reader = new Redis(redis.port, '127.0.0.1');
-    const [list = ''] = await reader.keys('sluice:{activity}:3:replicas:*');
-    const said = ['{', '[]', 'null', '{"calls":[["x",1,1]],"busiest":[]}'];
-    for (const [at, text] of said.entries()) {
-      await reader.set(`sluice:{activity}:3:announced:stranger-${at}`, text);
-      await reader.zadd(list, Math.floor(clock.now() / 60_000), `stranger-${at}`);
-    }
-    reader.disconnect();
-    later();
-    expect(await one.shared.replicas()).toBe(1 + said.length);
-    expect(await one.recorder.calls(laneId())).toEqual({ waiting: 0, inFlight: 0 });
-    expect(one.errors).toEqual([]);
-  });
-
-  test('covers an hour across the borders of blocks, and no longer', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    for (const minutes of [0, 7, 30, 22]) {
-      clock.advance(minutes * 60_000);
-      one.recorder.ended(...lane, ok);
-      await published(one);
-    }
-    later();
-    expect((await two.recorder.sum(laneId(), { minutes: 60 })).counts[0]).toBe(4);
-    expect((await two.recorder.sum(laneId(), { minutes: 52 })).counts[0]).toBe(3);
-    expect((await two.recorder.sum(laneId(), { minutes: 21 })).counts[0]).toBe(1);
-    clock.advance(10 * 60_000);
-    expect((await two.recorder.sum(laneId(), { minutes: 60 })).counts[0]).toBe(2);
-  });
-
-  test('reaches the other replica whole, also with hundreds of lanes', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    await published(two);
-    for (let i = 0; i < 450; i++) one.recorder.ended(`ws-${i}`, 'lm', ok);
-    await published(one);
-    let seen = 0;
-    for (let i = 0; i < 450; i++)
-      seen += (await two.recorder.sum(laneId(`ws-${i}`, 'lm'), { minutes: 5 })).counts[0] ?? 0;
-    expect(seen).toBe(450);
-    expect((await two.shared.active(0)).size).toBe(450);
-    expect((await two.recorder.sum({ upstream: 'lm' }, { minutes: 5 })).counts[0]).toBe(450);
-  });
-
-  test('covers all calls and the busiest of 2,000 workspaces on three replicas with room for 50 each', async () => {
-    const room = { maxLanes: 50 };
-    const all = [replica('one', [], room), replica('two', [], room), replica('three', [], room)];
-    for (let i = 0; i < 2_000; i++) {
-      all[i % 3]?.recorder.ended(`ws-${i}`, 'lm', ok);
-      all[(i + 1) % 3]?.recorder.ended(`busy-${i % 10}`, 'lm', ok);
-      if ([60, 100, 500, 1_500].includes(i)) for (const each of all) await published(each);
-    }
-    for (const each of all) await published(each);
-    later();
-    for (const { shared, recorder } of all) {
-      expect((await recorder.sum({ upstream: 'lm' }, { minutes: 60 })).counts[0]).toBe(4_000);
-      const busiest = [...(await shared.busiest())].sort(([, a], [, b]) => b - a).slice(0, 10);
-      expect(busiest.map(([label]) => label).sort()).toEqual(
-        Array.from({ length: 10 }, (_, n) => labelOf(`busy-${n}`)).sort(),
-      );
-      for (let n = 0; n < 10; n++) {
-        const { counts } = await recorder.sum(laneId(`busy-${n}`, 'lm'), { minutes: 60 });
-        expect(counts[0]).toBe(200);
-      }
-    }
-  });
-
-  test('expires within 70 minutes, and names no workspace in keys or values', async () => {
-    const one = replica('one');
-    for (let i = 0; i < 20; i++) one.recorder.ended(`canary-ws-${i}`, `canary-up-${i % 3}`, ok);
-    await published(one);
-    const reader = new Redis(redis.port, '127.0.0.1');
-    const keys = await reader.keys('*');
-    expect(keys.length).toBeGreaterThan(20);
-    for (const key of keys) {
-      const ttl = await reader.ttl(key);
-      expect([key, ttl > 0 && ttl <= 4_200]).toEqual([key, true]);
-      expect(key).not.toMatch(/canary/);
-      const kind = await reader.type(key);
-      if (kind === 'hash') {
-        for (const [field, value] of Object.entries(await reader.hgetall(key))) {
-          expect(field).toMatch(/^one:\d+$/);
-          expect(value).toMatch(/^[\d.:;,]+$/);
-        }
-      } else if (kind === 'zset') {
-        for (const member of await reader.zrange(key, '0', '-1'))
-          expect(member).toMatch(/^(one|[\w-]{16,64})$/);
-        expect((await reader.zrange(key, '0', '-1')).join()).not.toMatch(/canary/);
-      } else {
-        expect(await reader.get(key)).toMatch(/^\{"calls":\[\],"busiest":\[(\["w_[0-9a-f]{16}",1\],?)*\]\}$/);
-      }
-    }
-    reader.disconnect();
-  });
-
-  // Each start counted as an error of Redis, and the live page said `Degraded` for a minute.
-  test('is published later by a replica that is still connecting, which is no error', async () => {
-    const one = replica('one');
-    one.recorder.ended(...lane, ok);
-    await one.recorder.publish();
-    expect(await one.shared.active(0)).toEqual(new Set());
-    await published(one);
-    expect(one.errors).toEqual([]);
-  });
-
-  test('is that of this replica alone without Redis, which is counted and raises no error', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    one.recorder.ended(...lane, ok);
-    await published(one);
-    const { port } = redis;
-    await redis.stop();
-    later();
-    two.recorder.ended(...lane, ok);
-    two.recorder.ended(...lane, ok);
-    await two.recorder.publish();
-    expect((await two.recorder.sum(laneId(), { minutes: 5 })).counts[0]).toBe(2);
-    expect(await two.recorder.active([laneId()], 60)).toHaveLength(1);
-    expect(await two.shared.replicas()).toBe(1);
-    await until(() => two.errors.includes('connection'));
-
-    // A Redis without data: what could not be stored is stored now.
-    redis = await startRedis({ port });
-    later();
-    await published(two);
-    later();
-    await published(one);
-    later();
-    expect((await one.recorder.sum(laneId(), { minutes: 5 })).counts[0]).toBe(3);
-  });
-
-  test('is that of all replicas as soon as Redis replies after a failure, without the pause that follows one', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    one.recorder.ended(...lane, ok);
-    await published(one);
-    await published(two);
-    await redis.stop();
-    expect(await two.shared.active(0)).toEqual(new Set());
-    redis = await startRedis({ port: redis.port });
-    one.recorder.ended(...lane, ok);
-    await published(one);
-    await published(two);
-    expect(await two.shared.active(0)).toEqual(new Set([keyOf(labelOf(lane[0]), lane[1])]));
-  });
-
-  test('is requested once per interval from a Redis that replies with errors, not for every lane', async () => {
-    const [one, two] = [replica('one'), replica('two')];
-    await published(one);
-    await published(two);
-    const reader = new Redis(redis.port, '127.0.0.1');
-    await reader.call('acl', 'setuser', 'default', '-hgetall');
-    reader.disconnect();
-    one.errors.length = 0;
-    later();
-    const sums = Array.from({ length: 50 }, (_, i) =>
-      one.recorder.sum(laneId(`ws-${i}`, 'lm'), { minutes: 5 }),
-    );
-    expect((await Promise.all(sums)).every(({ counts }) => counts.every((n) => n === 0))).toBe(true);
-    expect(one.errors).toEqual(['reply']);
+test('activity counts the waiting calls of other replicas, until they end or the replica is gone', async () => {
+  const calls = [{ waiting: 4, inFlight: 1 }];
+  const [one, two] = [replica('one', calls), replica('two', [{ waiting: 1, inFlight: 0 }])];
+  await published(one);
+  await published(two);
+  later();
+  for (const each of [one, two]) expect((await seen(each)).now).toEqual({ waiting: 5, inFlight: 1 });
+  expect((await one.recorder.hour()).calls('lm')).toEqual({ waiting: 5, inFlight: 1 });
+  calls.pop();
+  await published(one);
+  later();
+  expect((await seen(two)).now).toEqual({ waiting: 1, inFlight: 0 });
+  await withReader(async (reader) => {
+    const [key = ''] = await reader.keys('*:two:live');
+    expect(await reader.pttl(key)).toBeLessThanOrEqual(20_000);
+    expect(await reader.pttl(key)).toBeGreaterThan(0);
   });
 });
 
-describe('a cell of activity as text', () => {
-  test('is read back unchanged', () => {
-    const cell = emptyCell(29_000_000);
-    addWait(cell, 1_234.5);
-    addArrival(cell, 0, { requests: 1 });
-    addArrival(cell, 59, { requests: 1, tokens: 12.5 });
-    expect(cellOfText(29_000_000, cellText(cell))).toEqual(cell);
-    expect(cellOfText(7, cellText(emptyCell(7)))).toEqual(emptyCell(7));
+test('activity counts a replica that says something else of itself as one that is there', async () => {
+  const one = replica('one');
+  await published(one);
+  const said = ['{', '[]', 'null', '{"lm":["x"]}', '{"lm":{"counts":{"ok":-1},"seconds":[]}}'];
+  await withReader(async (reader) => {
+    const [list = ''] = await reader.keys('*:replicas');
+    const minute = Math.floor(clock.now() / 60_000);
+    for (const [at, text] of said.entries()) {
+      for (const what of ['live', minute])
+        await reader.set(list.replace('replicas', `stranger-${at}:${what}`), text);
+      await reader.zadd(list, minute, `stranger-${at}`);
+    }
   });
+  later();
+  expect(await seen(one)).toMatchObject({
+    calls: 0,
+    replicas: 1 + said.length,
+    now: { waiting: 0, inFlight: 0 },
+  });
+  expect(one.errors).toEqual([]);
+});
 
-  test.each([
-    '',
-    '1;0:1;',
-    `${emptyCell(0).counts.length};0:1`,
-    `${emptyCell(0).counts.length};999:1;`,
-    'x;y;z',
-  ])('is ignored when another layout wrote %p', (text) => {
-    expect(cellOfText(1, text)).toBeNull();
+test('activity covers an hour, and no longer', async () => {
+  const [one, two] = [replica('one'), replica('two')];
+  for (const minutes of [0, 7, 30, 22]) {
+    clock.advance(minutes * 60_000);
+    one.recorder.ended(...lane, ok);
+    await published(one);
+  }
+  later();
+  const counts = [60, 52, 21].map(async (minutes) => (await seen(two, minutes)).calls);
+  expect(await Promise.all(counts)).toEqual([4, 3, 1]);
+  clock.advance(10 * 60_000);
+  expect((await seen(two)).calls).toBe(2);
+});
+
+test('activity of very many workspaces on three replicas: all calls in the totals, the busiest apart', async () => {
+  const all = [replica('one'), replica('two'), replica('three')];
+  for (let i = 0; i < 900; i++) {
+    all[i % 3]?.recorder.ended(`ws-${i}`, 'lm', ok);
+    all[(i + 1) % 3]?.recorder.ended(`busy-${i % 10}`, 'lm', ok);
+  }
+  for (const each of all) await published(each);
+  later();
+  for (const { recorder } of all) {
+    const hour = await recorder.hour();
+    expect(hour.sum('lm').of('ok')).toBe(1_800);
+    for (let n = 0; n < 10; n++) expect(hour.sum(recorder.nameOf(`busy-${n}`, 'lm')).of('ok')).toBe(90);
+  }
+});
+
+test('activity in Redis expires within 70 minutes, and names no workspace in keys or values', async () => {
+  const one = replica('one', [{ waiting: 1, inFlight: 0 }]);
+  for (let i = 0; i < 20; i++) one.recorder.ended(`canary-ws-${i}`, `up-${i % 3}`, ok);
+  await published(one);
+  await withReader(async (reader) => {
+    const keys = await reader.keys('*');
+    expect(keys).toHaveLength(3);
+    for (const key of keys) {
+      const ttl = await reader.ttl(key);
+      expect([key, ttl > 0 && ttl <= 4_200]).toEqual([key, true]);
+      const isList = (await reader.type(key)) === 'zset';
+      const value = isList ? (await reader.zrange(key, '0', '-1')).join() : await reader.get(key);
+      expect(`${key} ${value}`).not.toMatch(/canary/);
+      expect(value).toMatch(isList ? /^one$/ : /^\{("(lm|up-\d)( w_[0-9a-f]{16})?":.*)+\}$/);
+    }
   });
+});
+
+// Each start counted as an error of Redis, and the live page said `Degraded` for a minute.
+test('activity is published later by a replica that is still connecting, which is no error', async () => {
+  const [one, two] = [replica('one'), replica('two')];
+  one.recorder.ended(...lane, ok);
+  await one.recorder.publish();
+  expect((await seen(one)).replicas).toBe(1);
+  await published(one);
+  await published(two);
+  later();
+  expect((await seen(two)).calls).toBe(1);
+  expect(one.errors).toEqual([]);
+});
+
+test('activity is that of this replica alone without Redis, which is counted and raises no error', async () => {
+  const [one, two] = [replica('one'), replica('two')];
+  one.recorder.ended(...lane, ok);
+  await published(one);
+  const { port } = redis;
+  await redis.stop();
+  later();
+  two.recorder.ended(...lane, ok);
+  two.recorder.ended(...lane, ok);
+  await two.recorder.publish();
+  expect(await seen(two)).toMatchObject({ calls: 2, replicas: 1 });
+  await until(() => two.errors.includes('connection'));
+
+  // A Redis without data: what could not be stored is stored now.
+  redis = await startRedis({ port });
+  await published(two);
+  await published(one);
+  later();
+  expect((await seen(one)).calls).toBe(3);
+});
+
+test('activity is asked for once per interval from a Redis that replies with errors, not for every reader', async () => {
+  const [one, two] = [replica('one'), replica('two')];
+  await published(one);
+  await published(two);
+  await withReader((reader) => reader.call('acl', 'setuser', 'default', '-mget'));
+  one.errors.length = 0;
+  later();
+  const all = await Promise.all(Array.from({ length: 50 }, () => seen(one)));
+  expect(all.every(({ calls }) => calls === 0)).toBe(true);
+  expect(one.errors).toEqual(['reply']);
 });

@@ -1,5 +1,5 @@
 /** Replicas that only observe: real telemetry, recorder, labels and `/activity`, calls made by telling their facts. */
-import type { SharedActivity } from '../../src/activity/shared.ts';
+import type { SharedActivity } from '../../src/activity/recorder.ts';
 import type { AllActivity, RecentPressure } from '../../src/activity/shape.ts';
 import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';

@@ -6,8 +6,7 @@
  */
 import { Headrooms } from '../../src/activity/headrooms.ts';
 import type { Headroom } from '../../src/activity/headroom.policy.ts';
-import { Recorder } from '../../src/activity/recorder.ts';
-import { embeddedActivity } from '../../src/activity/shared.ts';
+import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Lesson, MeterSetting } from '../../src/limiter/limiter.ts';
 import { createPressure } from '../../src/observation/pressure.ts';
@@ -156,7 +155,6 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
   const recorder = new Recorder({
     clock,
     shared: embeddedActivity,
-    keyOf: (label, upstream) => `${upstream} ${label}`,
     labelOf: (id) => id,
   });
   const upstream = stated === null ? null : new Bucket(stated, 0);
@@ -224,7 +222,6 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
       configured: () => null,
     },
     {
-      now: () => clock.now(),
       monotonic: () => clock.monotonic(),
       after: (_ms, run) => (queueMicrotask(run), () => {}),
     },

@@ -3,7 +3,7 @@
  * busiest by their labels, at most 100, and every call in one of its rows.
  */
 import { readFileSync } from 'node:fs';
-import { afterEach, expect, jest, test } from '@jest/globals';
+import { afterEach, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { z } from 'zod';
 import type { AllActivity } from '../../src/activity/shape.ts';
@@ -71,17 +71,6 @@ test('activity shows the busiest by label and all calls in its rows, and metrics
   const inActivity = labelled(await replica.activity());
   expect(new Set([...inMetrics, ...inActivity]).size).toBeLessThanOrEqual(100);
   for (const id of busy) expect(inMetrics).toContain(labelOf(id));
-});
-
-test('activity lets other events pass between two upstreams, also while what it has reckoned is still good', async () => {
-  const clock = observedClock();
-  const after = jest.spyOn(clock, 'after');
-  const replica = observingReplica(settingsOf(['acme']), clock);
-  open.push(replica);
-  expect((await replica.activity()).upstreams).toHaveLength(2);
-  after.mockClear();
-  await replica.activity();
-  expect(after.mock.calls.filter(([delayMs]) => delayMs === 0)).toHaveLength(1);
 });
 
 /** What may happen, and to whom: calls of up to 2,500 workspaces, of which the lower numbers come more often. */

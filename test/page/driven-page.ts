@@ -5,8 +5,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { InForce, LaneInForce } from '../../src/activity/shape.ts';
-import type { SharedActivity } from '../../src/activity/shared.ts';
-import { embeddedActivity } from '../../src/activity/shared.ts';
+import { embeddedActivity, nobody } from '../../src/activity/recorder.ts';
 import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
@@ -74,7 +73,8 @@ export async function drivenPage(
     workspaces: new Map(workspaces.map((id) => [id, workspaceSettings(id, upstreams)])),
   };
   const state = drivenState();
-  const shared: SharedActivity = { ...embeddedActivity, replicas: () => Promise.resolve(state.replicas) };
+  const others = () => Promise.resolve({ ...nobody, replicas: state.replicas - 1 });
+  const shared = { ...embeddedActivity, others };
   const observation = new Observation(settings, {
     clock,
     random: fixedRandom(0.5),

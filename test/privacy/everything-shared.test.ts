@@ -129,7 +129,7 @@ beforeAll(async () => {
   await services.shift()?.close();
   const admin = `http://127.0.0.1:${two?.adminAddress.port}`;
   // Until the one that stays has published as well.
-  while ((await client.keys('sluice:{activity}:3:announced:*')).length < 2) await sleep(50);
+  while ((await client.keys('sluice:{activity}:4:*:live')).length < 2) await sleep(50);
   const all = await read(`${admin}/activity`);
   shownWorkspaces = new Set(all.match(/w_[0-9a-f]{16}/g)).size;
   replicasCounted = Number(/"replicas":(\d+)/.exec(all)?.[1]);
@@ -169,7 +169,7 @@ test('the calls end in every way, and every store and output has something to se
   expect(seen['spans']).toContain('sluice.workspace');
   expect(seen['page events']).toContain('event: workspaces');
   expect(seen['commands to Redis']).toContain('sluice:{activity}');
-  expect(seen['activity in Redis']).toContain('sluice:{activity}:3:cells:');
+  expect(seen['activity in Redis']).toContain('sluice:{activity}:4:');
   expect(replicasCounted).toBe(2);
   expect(shownWorkspaces).toBeGreaterThan(50);
 });

@@ -161,7 +161,7 @@ test('telemetry that breaks does not break the call, and is reported once', () =
   const broken = () => {
     throw new Error('canary message with https://secret.example');
   };
-  const given = driven({ activity: { arrived: broken, throttled: broken, absorbed: broken, ended: broken } });
+  const given = driven({ activity: { arrived: broken, counted: broken, ended: broken } });
   for (let n = 0; n < 2; n += 1) throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
   const bugs = given.lines().filter((line) => line['level'] === 'error');
   expect(bugs).toHaveLength(1);
