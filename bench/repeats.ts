@@ -31,11 +31,10 @@ const root = resolve(import.meta.dirname, '..');
 /** Each text of a source, and what stands there without repeats. A text that is no longer found ends the measurement. */
 const withoutRepeats: readonly (readonly [file: string, text: RegExp, instead: string])[] = [
   ['src/journey/prepare.ts', /repeatKeyOf\(\{.*?\}\)/s, 'null'],
-  ['src/journey/prepare.ts', /\.\.\.repeatFields,?/, ''],
   [
     'src/parts.ts',
-    /around: aroundRepeats\(repeats\)/,
-    'around: (made, forward) => forward(made, made.call.clientGone)',
+    /recorded\(aroundRepeats\(repeats\)/,
+    'recorded((made, forward) => forward(made, made.call.clientGone)',
   ],
 ];
 

@@ -15,7 +15,7 @@ import { Dispatcher } from './dispatch/dispatcher.ts';
 import { createEndpoint } from './dispatch/one-request.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { digest } from './identity.ts';
-import { ChosenBuckets } from './journey/chosen-buckets.ts';
+import { ChosenBuckets } from './journey/call-bucket.ts';
 import { backgroundLane, isBackground } from './ids.ts';
 import { laneOf } from './journey/key-names.ts';
 import { ResponseTimes } from './journey/response-times.ts';

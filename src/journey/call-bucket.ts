@@ -2,10 +2,10 @@
  * Which bucket a call counts against: whose quota it takes, by what else its upstream tells quotas apart (`bucketBy`, operations, tiers,
  * names in responses), and under which name all replicas know that bucket.
  *
- * Does not own: how values are read from a request (`separators.policy.ts`), how many buckets a workspace may open by values that its
- * calls choose (`chosen-buckets.ts`), and which buckets turned out to share one quota (`quotas/`).
+ * Does not own: how values are read from a request (`separators.policy.ts`), and which buckets turned out to share one quota (`quotas/`).
  */
-import { bucketParts } from '../admission/buckets.policy.ts';
+import { LRUCache } from 'lru-cache';
+import { bucketParts, bucketSetting, settingsOfOperations } from '../admission/buckets.policy.ts';
 import type { Caller, Route } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
@@ -13,7 +13,6 @@ import type { CallDescription, CallRequest } from '../dispatch/estimate.policy.t
 import { modelClass } from '../dispatch/model-call.policy.ts';
 import { bucketKey, type BucketKey } from '../ids.ts';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
-import type { ChosenBuckets } from './chosen-buckets.ts';
 import { nameOf } from './key-names.ts';
 import { callFormOf, separatorsOf } from './separators.policy.ts';
 
@@ -26,16 +25,6 @@ export interface CallBucket {
   readonly bucket: BucketKey;
 }
 
-interface BucketedCall {
-  readonly caller: Caller;
-  /** To the settings of the call's operation. */
-  readonly route: Route;
-  /** The settings of the upstream as a whole: they bound what its callers choose. */
-  readonly upstream: UpstreamSettings;
-  readonly request: CallRequest;
-  readonly description: Pick<CallDescription, 'model' | 'tier'>;
-}
-
 export interface BucketSources {
   readonly quotas: Pick<JoinedQuotas, 'bucketOf' | 'nameOf'>;
   readonly chosenBuckets: ChosenBuckets;
@@ -44,80 +33,116 @@ export interface BucketSources {
   readonly now: number;
 }
 
-export function bucketOf(call: BucketedCall, sources: BucketSources): CallBucket {
+/** `route` leads to the settings of the call's operation; those of the `upstream` as a whole bound what its callers choose. */
+export function bucketOf(
+  call: {
+    readonly caller: Caller;
+    readonly route: Route;
+    readonly upstream: UpstreamSettings;
+    readonly request: CallRequest;
+    readonly description: Pick<CallDescription, 'model' | 'tier'>;
+  },
+  { quotas, chosenBuckets, labelKey, now }: BucketSources,
+): CallBucket {
   const { caller, route, request, description } = call;
-  const { quotas, chosenBuckets, labelKey, now } = sources;
-  const { upstream } = route;
-  const { workspace } = caller;
+  const { upstream, pathAndQuery } = route;
+  const { dialect } = upstream;
+  const workspaceId = caller.workspace.id;
   const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
 
-  const brought = route.credential === null ? broughtBy(call) : null;
+  const { rawFields } = request;
+  const { keyFields } = caller;
+  const brought =
+    route.credential === null
+      ? broughtAccount({ workspaceId, rawFields, pathAndQuery, keyFields }, upstream.carriers)
+      : null;
   // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
-  const account = route.credential?.quota ?? brought ?? accountOfWorkspace(workspace.id);
+  const account = route.credential?.quota ?? brought ?? accountOfWorkspace(workspaceId);
   const model = description.model === null ? null : modelClass(description.model);
-  const separate = separatorsOf(upstream.dialect?.separators ?? [], request);
-  const isNamed = (upstream.dialect?.namedIn ?? null) !== null;
+  const separate = separatorsOf(dialect?.separators ?? [], request);
+  const isNamed = dialect !== null && dialect.namedIn !== null;
   const form = isNamed ? callFormOf(request) : null;
   const quotaName = form === null ? null : quotas.nameOf(upstream.name, form);
 
   // What the client chooses opens buckets up to a bound; beyond it the workspace's calls share one.
   // Models that a client invents for an account of its own open windows of nobody else's.
   const chosenModel = brought === null && upstream.bucketBy.includes('model') ? (model ?? '') : '';
-  const chosenForm = quotaName === null ? (form ?? '') : '';
-  const chosen = [brought ?? '', chosenModel, ...separate, chosenForm];
+  const chosen = [brought ?? '', chosenModel, ...separate, quotaName === null ? (form ?? '') : ''];
   const hasOwnBucket =
     chosen.every((value) => value === '') ||
-    chosenBuckets.hasOwn(
-      { workspaceId: workspace.id, upstream: call.upstream },
-      name('chosen values', ...chosen),
-      now,
-    );
+    chosenBuckets.hasOwn(workspaceId, call.upstream, name('chosen values', ...chosen), now);
 
   const parts = bucketParts(upstream, {
-    credential: hasOwnBucket || brought === null ? account : accountOfWorkspace(workspace.id),
+    credential: hasOwnBucket || brought === null ? account : accountOfWorkspace(workspaceId),
     host: route.host,
     model: hasOwnBucket ? model : null,
-    separate: hasOwnBucket ? separate : nothing,
+    separate: hasOwnBucket ? separate : [],
   });
-  const tier = parts.model === '' || description.tier === '' ? nothing : [description.tier];
-  const operation = upstream.dialect?.operation ?? nothing;
   const names = [
     parts.upstream,
     parts.credential,
     parts.host,
     parts.model,
-    ...tier,
-    ...operation,
+    ...(parts.model === '' || description.tier === '' ? [] : [description.tier]),
+    ...(dialect?.operation ?? []),
     ...parts.separate,
   ];
   // All buckets of one account of an upstream are in one log.
   const log = name('log', parts.upstream, parts.credential);
-  const naming = form === null ? nothing : quotaName === null ? ['form', form] : ['name', quotaName];
-  const bucket = bucketKey(
-    `${log}.${hasOwnBucket ? name('bucket', ...names, ...naming) : name('further bucket', workspace.id, ...names)}`,
-  );
+  const inLog = (purpose: string, ...words: string[]): BucketKey =>
+    bucketKey(`${log}.${name(purpose, ...words)}`);
+  const bucketOfName = (said: string): BucketKey => inLog('bucket', ...names, 'name', said);
+  const ofForm = form === null ? [] : ['form', form];
+  const bucket = !hasOwnBucket
+    ? inLog('further bucket', workspaceId, ...names)
+    : quotaName === null
+      ? inLog('bucket', ...names, ...ofForm)
+      : bucketOfName(quotaName);
   const named =
-    form === null
-      ? null
-      : {
-          form,
-          isOfForm: hasOwnBucket && quotaName === null,
-          bucketOf: (said: string) => bucketKey(`${log}.${name('bucket', ...names, 'name', said)}`),
-        };
+    form === null ? null : { form, isOfForm: hasOwnBucket && quotaName === null, bucketOf: bucketOfName };
   const own = { bucket, parts: { ...parts, shop: route.host }, named };
   return { account, own, bucket: quotas.bucketOf(bucket) };
 }
 
-const nothing: readonly string[] = [];
+/** Workspaces of upstreams whose choices are remembered. */
+const maxChoosers = 10_000;
 
-/** The account of a call whose client brings the credential; `null`: none can be seen. */
-const broughtBy = ({ caller, route, request }: BucketedCall): string | null =>
-  broughtAccount(
-    {
-      workspaceId: caller.workspace.id,
-      rawFields: request.rawFields,
-      pathAndQuery: route.pathAndQuery,
-      keyFields: caller.keyFields,
-    },
-    route.upstream.carriers,
+/**
+ * How many buckets a workspace may have by values that its calls choose: models, fields, path segments and body members of `bucketBy`,
+ * and credentials that clients bring.
+ *
+ * Each bucket begins with an empty window, so a client that invents values would have a new window with every call. Keeps: of the calls
+ * of one workspace to one upstream, at most `maxBuckets` values have buckets of their own at a time; a value gives its bucket up when it
+ * was not used for the longest window of the upstream, so that no window is had twice. Known to each replica for itself: what is bounded
+ * is `maxBuckets` times the replicas, and only a workspace that goes beyond the bound has calls of one value in two buckets.
+ */
+export class ChosenBuckets {
+  /** When each value was used last, the one that is unused for longest first, by workspace and upstream. */
+  readonly #usedAt = new LRUCache<string, Map<string, number>>({ max: maxChoosers });
+
+  /**
+   * True where the calls with `value` have a bucket of their own; else they share one with all further values of the workspace.
+   * @param now monotonic milliseconds
+   */
+  hasOwn(workspaceId: string, upstream: UpstreamSettings, value: string, now: number): boolean {
+    const chooser = `${upstream.name}\n${workspaceId}`;
+    let usedAt = this.#usedAt.get(chooser);
+    if (usedAt === undefined) this.#usedAt.set(chooser, (usedAt = new Map()));
+    if (!usedAt.delete(value) && usedAt.size >= upstream.maxBuckets) {
+      const [[unused, at] = ['', now]] = usedAt;
+      if (at + longestWindowMs(upstream) > now) return false;
+      usedAt.delete(unused);
+    }
+    usedAt.set(value, now);
+    return true;
+  }
+}
+
+/** The longest window in which an upstream is configured to count, at least a minute. */
+const longestWindowMs = (upstream: UpstreamSettings): number =>
+  Math.max(
+    60_000,
+    ...[upstream, ...settingsOfOperations(upstream)]
+      .flatMap((settings) => bucketSetting(settings).meters)
+      .map(({ windowMs }) => windowMs),
   );

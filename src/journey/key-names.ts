@@ -7,21 +7,14 @@ import { digest } from '../identity.ts';
 import { ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey, type TicketId } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 
-/** A cache of names under the label key in use, because most calls are of a few workspaces and buckets. */
+/** A cache of names, because most calls are of a few workspaces and buckets. */
 const names = new LRUCache<string, string>({ max: 20_000 });
+/** A part may be a member of a body, as long as the body. */
 const maxCachedName = 1_024;
-let namesUnder = '';
 
 /** The digest of these parts. `purpose`: digests of the same parts for another purpose are different. */
 export function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
-  if (labelKey !== namesUnder) {
-    names.clear();
-    namesUnder = labelKey;
-  }
-  // With lengths, so that no two lists of parts are written alike.
-  let known = purpose;
-  for (const part of parts) known += ` ${part.length}:${part}`;
-  // A part may be a member of a body, as long as the body.
+  const known = JSON.stringify([labelKey, purpose, ...parts]);
   if (known.length > maxCachedName) return digest(labelKey, purpose, ...parts);
   let name = names.get(known);
   if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
@@ -33,14 +26,14 @@ export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string)
   laneKey(nameOf(labelKey, 'lane', [bucket, workspaceId]));
 
 /** The ceiling of a workspace on an upstream. */
-export function ceilingOf(
+export const ceilingOf = (
   workspace: WorkspaceSettings,
   upstream: UpstreamSettings,
   labelKey: string,
-): CeilingRef {
-  const { perMinute, perDay } = ceilingLimits(workspace, upstream);
-  return { key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])), perMinute, perDay };
-}
+): CeilingRef => ({
+  key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])),
+  ...ceilingLimits(workspace, upstream),
+});
 
 // `Sluice-Ticket`: what the client of a refused call sends when it comes back. It names the reservation, and proves that Sluice gave it for
 // this workspace and bucket: whatever else is kept is in the state of the limiter.
@@ -53,9 +46,8 @@ export const writeTicket = (id: TicketId, lane: LaneKey, labelKey: string): stri
 
 /** `null`: the text is none of these, or was given for another workspace or bucket. */
 export function readTicket(text: string | undefined, lane: LaneKey, labelKey: string): TicketId | null {
-  if (text === undefined) return null;
-  const [, id, proof] = ticketForm.exec(text) ?? [];
-  if (id === undefined || proof === undefined) return null;
-  const expected = digest(labelKey, 'reservation', id, lane);
-  return timingSafeEqual(Buffer.from(proof), Buffer.from(expected)) ? ticketId(id) : null;
+  const [given, id] = ticketForm.exec(text ?? '') ?? [];
+  if (given === undefined || id === undefined) return null;
+  const own = writeTicket(ticketId(id), lane, labelKey);
+  return timingSafeEqual(Buffer.from(given), Buffer.from(own)) ? ticketId(id) : null;
 }

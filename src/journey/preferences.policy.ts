@@ -4,18 +4,13 @@
  */
 
 /** Seconds asked for by `Prefer: wait=<seconds>` (RFC 7240), or `null`. Malformed preferences are ignored, as the RFC asks. */
-export function preferredWaitSeconds(prefer: string | undefined): number | null {
-  if (prefer === undefined) return null;
-  for (const preference of prefer.split(/[,;]/)) {
-    const found = /^\s*wait\s*=\s*"?(\d{1,7})"?\s*$/i.exec(preference);
-    if (found?.[1] !== undefined) return Number(found[1]);
-  }
-  return null;
+export function preferredWaitSeconds(prefer = ''): number | null {
+  const [, digits] = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,7})"?\s*(?:[,;]|$)/i.exec(prefer) ?? [];
+  return digits === undefined ? null : Number(digits);
 }
 
 /** True where a refused call is to keep its position: `Prefer: reserve`. */
-export const prefersReservation = (prefer: string | undefined): boolean =>
-  prefer?.split(',').some((preference) => /^\s*reserve\s*(?:;|$)/i.test(preference)) === true;
+export const prefersReservation = (prefer = ''): boolean => /(?:^|,)\s*reserve\s*(?:[,;]|$)/i.test(prefer);
 
 /** Urgency of `Priority: u=0..7` (RFC 9218), 3 when absent or malformed. */
 export function urgencyOf(priority: string | undefined): number {
@@ -52,11 +47,10 @@ export function maxWaitMsOf(
   const { preferSeconds, client, elapsedMs, usualResponseMs = 0 } = asked;
   const seconds =
     preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds);
-  const timeouts =
-    preferSeconds === null ? [client.statedSeconds, client.knownSeconds] : [client.statedSeconds];
-  const bounds = timeouts.flatMap((timeout) =>
-    timeout === null ? [] : [Math.max(0, waitBeforeMs(timeout * 1000, usualResponseMs) - elapsedMs)],
-  );
+  const timeouts = [client.statedSeconds, preferSeconds === null ? client.knownSeconds : null];
+  const bounds = timeouts
+    .filter((timeout) => timeout !== null)
+    .map((timeout) => Math.max(0, waitBeforeMs(timeout * 1000, usualResponseMs) - elapsedMs));
   return Math.min(seconds * 1000, ...bounds);
 }
 
@@ -88,88 +82,40 @@ const timeoutFields = [
   'x-server-timeout',
 ] as const;
 
-interface KnownClient {
-  readonly field: 'user-agent' | 'x-stainless-runtime';
-  readonly pattern: RegExp;
-  readonly seconds: number;
-  /** `default`: a time-out in the call's fields stands in its place. `transport`: holds beside whatever the fields state. */
-  readonly kind: 'default' | 'transport';
-}
-
-/** Known clients. A client may match several rows: the shortest time-out counts. */
-const knownClients: readonly KnownClient[] = [
-  {
-    // shopify-api-node@3.15.0, the whole request: `timeout: 60000` in its index.js.
-    field: 'user-agent',
-    pattern: /^shopify-api-node\//,
-    seconds: 60,
-    kind: 'default',
-  },
-  {
-    // groq-sdk 1.x: DEFAULT_TIMEOUT in src/client.ts of github.com/groq/groq-typescript.
-    field: 'user-agent',
-    pattern: /^Groq\/JS /,
-    seconds: 60,
-    kind: 'default',
-  },
-  {
-    // openai@6.49.0: DEFAULT_TIMEOUT in its client.js.
-    field: 'user-agent',
-    pattern: /^(?:Azure)?OpenAI\/JS /,
-    seconds: 600,
-    kind: 'default',
-  },
-  {
-    // SDKs made by Stainless, on Node's fetch: undici's `headersTimeout`. openai@6.49.0 gave up after 301 s, whatever
-    // its own time-out was (github.com/openai/openai-node/issues/2153).
-    field: 'x-stainless-runtime',
-    pattern: /^node$/,
-    seconds: 300,
-    kind: 'transport',
-  },
-  {
-    // The AI SDK (ai@6 and its providers), on Node's fetch: the same limit.
-    field: 'user-agent',
-    pattern: /\bruntime\/node\.js\//,
-    seconds: 300,
-    kind: 'transport',
-  },
-  {
-    // @shopify/admin-api-client@2.0.0, on Node's fetch: the same limit. An application's name may stand before.
-    field: 'user-agent',
-    pattern: /(?:^| \| )Admin API Client v/,
-    seconds: 300,
-    kind: 'transport',
-  },
-  {
-    // Node's fetch without an SDK: the same limit.
-    field: 'user-agent',
-    pattern: /^(?:node|undici)$/,
-    seconds: 300,
-    kind: 'transport',
-  },
+/**
+ * Known clients: the field and the pattern by which one is known, and its time-out in seconds. `default`: a time-out in the call's fields
+ * stands in its place. `transport`: holds beside whatever the fields state. A client may match several rows: the shortest counts.
+ */
+const knownClients: readonly (readonly [string, RegExp, number, 'default' | 'transport'])[] = [
+  // shopify-api-node@3.15.0, the whole request: `timeout: 60000` in its index.js.
+  ['user-agent', /^shopify-api-node\//, 60, 'default'],
+  // groq-sdk 1.x: DEFAULT_TIMEOUT in src/client.ts of github.com/groq/groq-typescript.
+  ['user-agent', /^Groq\/JS /, 60, 'default'],
+  // openai@6.49.0: DEFAULT_TIMEOUT in its client.js.
+  ['user-agent', /^(?:Azure)?OpenAI\/JS /, 600, 'default'],
+  // SDKs made by Stainless, on Node's fetch: undici's `headersTimeout`. openai@6.49.0 gave up after 301 s, whatever
+  // its own time-out was (github.com/openai/openai-node/issues/2153).
+  ['x-stainless-runtime', /^node$/, 300, 'transport'],
+  // The AI SDK (ai@6 and its providers), on Node's fetch: the same limit.
+  ['user-agent', /\bruntime\/node\.js\//, 300, 'transport'],
+  // @shopify/admin-api-client@2.0.0, on Node's fetch: the same limit. An application's name may stand before.
+  ['user-agent', /(?:^| \| )Admin API Client v/, 300, 'transport'],
+  // Node's fetch without an SDK: the same limit.
+  ['user-agent', /^(?:node|undici)$/, 300, 'transport'],
 ];
 
-/** Reads when the client of a call with these fields hangs up. Values that are no number of seconds are ignored. */
+/** Reads when the client of a call with these fields hangs up. Values that are no number of seconds (`NOT_GIVEN`) are ignored. */
 export function clientTimeouts(fields: ReadonlyMap<string, string>): ClientTimeouts {
-  let stated: number | null = null;
-  for (const name of timeoutFields) stated = earlier(stated, secondsIn(fields.get(name)));
-  let known: number | null = null;
-  for (const { field, pattern, seconds, kind } of knownClients) {
-    if (stated !== null && kind !== 'transport') continue;
-    const value = fields.get(field);
-    if (value !== undefined && pattern.test(value)) known = earlier(known, seconds);
-  }
-  return { statedSeconds: stated, knownSeconds: known };
+  const stated = timeoutFields
+    .map((name) => fields.get(name) ?? '')
+    .filter((text) => /^\d{1,9}(?:\.\d{1,9})?$/.test(text))
+    .map(Number);
+  const known = knownClients
+    .filter(([, , , kind]) => stated.length === 0 || kind === 'transport')
+    .filter(([field, pattern]) => pattern.test(fields.get(field) ?? ''))
+    .map(([, , seconds]) => seconds);
+  return { statedSeconds: leastOf(stated), knownSeconds: leastOf(known) };
 }
 
-/** A decimal number of seconds; `null` = nothing: SDKs also write words such as `NOT_GIVEN`. */
-function secondsIn(text: string | undefined): number | null {
-  return text !== undefined && /^\d{1,9}(?:\.\d{1,9})?$/.test(text) ? Number(text) : null;
-}
-
-/** The smaller of two times; `null` = there is none. */
-function earlier(one: number | null, other: number | null): number | null {
-  if (one === null || other === null) return one ?? other;
-  return Math.min(one, other);
-}
+const leastOf = (seconds: readonly number[]): number | null =>
+  seconds.length === 0 ? null : Math.min(...seconds);

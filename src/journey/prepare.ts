@@ -6,13 +6,21 @@ import { callSettings, settingsOfOperation } from '../admission/buckets.policy.t
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { CallerPart, UpstreamSettings } from '../config/settings.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription, type CallRequest } from '../dispatch/estimate.policy.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
-import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
+import {
+  backgroundLane,
+  callerKey,
+  ticketId,
+  type BucketKey,
+  type CallerKey,
+  type LaneKey,
+  type TicketId,
+} from '../ids.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
 import type { OwnQuota } from '../quotas/joined-quotas.ts';
@@ -32,6 +40,16 @@ import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { separatorsOf } from './separators.policy.ts';
 
+interface Received {
+  readonly call: Call;
+  readonly caller: Caller;
+  readonly route: Route;
+  readonly body: CallBody;
+  /** The runtime that the call began with. */
+  readonly run: Runtime;
+  readonly callRecord: CallRecord;
+}
+
 /** A call ready for admission. */
 export interface Prepared extends Omit<Received, 'run'> {
   readonly description: CallDescription;
@@ -48,16 +66,6 @@ export interface Prepared extends Omit<Received, 'run'> {
   readonly pools: Pools;
   /** As they were when the call began. */
   readonly egress: Egress;
-}
-
-interface Received {
-  readonly call: Call;
-  readonly caller: Caller;
-  readonly route: Route;
-  readonly body: CallBody;
-  /** The runtime that the call began with. */
-  readonly run: Runtime;
-  readonly callRecord: CallRecord;
 }
 
 export interface PrepareParts extends Pick<BucketSources, 'quotas' | 'chosenBuckets'> {
@@ -79,7 +87,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   // Where to, and what is asked for.
   const operation = `${call.method} ${withoutQuery(received.route.pathAndQuery)}`;
   const upstream = settingsOfOperation(received.route.upstream, operation);
-  const route = upstream === received.route.upstream ? received.route : { ...received.route, upstream };
+  const route = { ...received.route, upstream };
   const pools = egress.pools.get(upstream.name);
   if (pools === undefined) throw new Error('a route of another runtime');
   const sent: CallRequest = {
@@ -96,16 +104,19 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     { caller, route, upstream: received.route.upstream, request: sent, description },
     { quotas: parts.quotas, chosenBuckets: parts.chosenBuckets, labelKey, now },
   );
-  const workspaceLane = laneOf(bucket, workspace.id, labelKey);
+  const laneIn = (of: BucketKey): LaneKey => laneOf(of, workspace.id, labelKey);
   const urgency = urgencyOf(fields.get('priority'));
   const isBackground = urgency === backgroundUrgency || caller.key.isBackground;
-  const lane = isBackground ? backgroundLane(workspaceLane) : workspaceLane;
-  const settings = callSettings(workspace, upstream, isBackground);
+  const lane = isBackground ? backgroundLane(laneIn(bucket)) : laneIn(bucket);
+  const { setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, ...settings } = callSettings(
+    workspace,
+    upstream,
+    isBackground,
+  );
   // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
-  const ownLane = own.bucket === bucket ? workspaceLane : laneOf(own.bucket, workspace.id, labelKey);
-  const guess = description.guess === null ? null : { guess: description.guess, lane: ownLane };
-  const byCaller = workspace.callers === null ? undefined : callerOf(received, workspace.callers, sent);
-  callRecord.caller = byCaller;
+  const guess = description.guess === null ? null : { guess: description.guess, lane: laneIn(own.bucket) };
+  const named = callerOf(received, sent);
+  callRecord.caller = named;
 
   // How long it may wait, and what becomes of it if that is too short or it is sent twice.
   const { limits } = upstream;
@@ -116,39 +127,32 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     usualResponseMs: parts.responseTimes.usualMs(bucket),
   };
   const maxWaitMs = maxWaitMsOf(patience, limits);
-  const asksForWait = patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000;
   const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account });
-  const { reservation, reserving } = reservationOf(fields, { repeatKey, lane, upstream, labelKey });
-
+  const { reservation, ...reserved } = reservationOf(fields, { repeatKey, lane, upstream, labelKey });
   const { costKey } = description;
-  const plain = {
-    ticket: ticketId(call.id),
-    bucket,
-    setting: settings.setting,
-    lane,
-    weight: settings.weight,
-    maxInFlight: settings.maxInFlight,
-    perMinute: settings.perMinute,
-    ceilingTag: settings.ceilingTag,
-    maxQueued: settings.maxQueued,
-    urgency,
-    callClass: description.callClass,
-    costs: costsOf(description, guess, parts.estimates),
-    document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
-  };
-  // Objects are copied for those calls only that have a caller or a reservation.
-  const admission =
-    byCaller === undefined && reservation === undefined
-      ? plain
-      : {
-          ...plain,
-          ...(byCaller === undefined ? {} : { caller: byCaller }),
-          ...(reservation === undefined ? {} : { reservation }),
-        };
-  const asked: AdmissionRequest = {
-    admission,
+  const request: AdmissionRequest = {
+    admission: {
+      ticket: ticketId(call.id),
+      bucket,
+      setting,
+      lane,
+      weight,
+      maxInFlight,
+      perMinute,
+      ceilingTag,
+      maxQueued,
+      urgency,
+      callClass: description.callClass,
+      costs: withDays(
+        guess === null ? description.costs : { ...description.costs, ...parts.estimates.expected(guess) },
+      ),
+      document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
+      ...(named === undefined ? {} : { caller: named }),
+      ...(reservation === undefined ? {} : { reservation }),
+    },
+    ...reserved,
     arrivedAt: arrivalOf(call, body),
-    ceiling: ceilingUnder(ceilingOf(workspace, upstream, labelKey).key, settings),
+    ceiling: ceilingUnder(ceilingOf(workspace, upstream, labelKey).key, { perMinute, ...settings }),
     mode: settings.mode,
     yielded: settings.yielded,
     workspaceId: workspace.id,
@@ -164,18 +168,28 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     maxWaitMs,
     stillValid: caller.stillValid,
   };
-  const request = reserving === undefined ? asked : { ...asked, reserving };
-  const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
-  const known = { description, request, asksForWait, ownQuota: own, guess, repeatKey, replacedFields };
-  return { call, caller, route, body, callRecord, pools, egress, ...known };
+  return {
+    call,
+    caller,
+    route,
+    body,
+    callRecord,
+    pools,
+    egress,
+    description,
+    request,
+    guess,
+    repeatKey,
+    asksForWait: patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000,
+    ownQuota: own,
+    replacedFields: repeatKey?.marker === 'key' ? replacedIn(received, fields) : null,
+  };
 }
 
-/** Who of the workspace makes the call; `undefined` = it names nobody. */
-function callerOf(
-  { caller: { workspace, key }, run }: Received,
-  by: CallerPart,
-  sent: CallRequest,
-): CallerKey | undefined {
+/** Who of the workspace makes the call; `undefined` = its workspace does not tell callers apart, or it names nobody. */
+function callerOf({ caller: { workspace, key }, run }: Received, sent: CallRequest): CallerKey | undefined {
+  const by = workspace.callers;
+  if (by === null) return undefined;
   const [text = ''] = by.kind === 'key' ? [key.sha256] : separatorsOf([by], sent);
   if (text === '') return undefined;
   return callerKey(`c_${nameOf(run.settings.privacy.labelKey, 'caller', [workspace.id, text]).slice(0, 16)}`);
@@ -184,34 +198,35 @@ function callerOf(
 /** The reservation that the call comes back for, and what is kept of it if it is refused for its wait. */
 function reservationOf(
   fields: Fields,
-  at: {
+  {
+    repeatKey,
+    lane,
+    upstream: { limits },
+    labelKey,
+  }: {
     readonly repeatKey: RepeatKey | null;
     readonly lane: LaneKey;
     readonly upstream: UpstreamSettings;
     readonly labelKey: string;
   },
-): { readonly reservation?: TicketId; readonly reserving?: AdmissionRequest['reserving'] & {} } {
-  const { repeatKey, lane, labelKey } = at;
-  const { reserveSeconds, maxReserved } = at.upstream.limits;
+): { readonly reservation?: TicketId } & Pick<AdmissionRequest, 'reserving'> {
   const begins = prefersReservation(fields.get('prefer'));
   // SDKs repeat a call at the time that they are told, but bring no ticket: it is known as a repeat.
   const name = begins && repeatKey !== null ? ticketId(repeatKey.name) : null;
   const repeated = repeatKey?.marker === 'first' ? null : name;
   const reservation = readTicket(fields.get('sluice-ticket'), lane, labelKey) ?? repeated;
-  if (!begins && reservation === null) return noReservation;
+  if (!begins && reservation === null) return {};
   return {
     ...(reservation === null ? {} : { reservation }),
     reserving: {
-      lastsMs: reserveSeconds * 1_000,
-      maxReserved,
+      lastsMs: limits.reserveSeconds * 1_000,
+      maxReserved: limits.maxReserved,
       ticketOf: (id) => writeTicket(id, lane, labelKey),
       begins,
       ...(name === null ? {} : { name }),
     },
   };
 }
-
-const noReservation = {};
 
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
 function replacedIn({ caller, route, run }: Received, fields: Fields): Prepared['replacedFields'] {
@@ -220,27 +235,17 @@ function replacedIn({ caller, route, run }: Received, fields: Fields): Prepared[
   // A key has to be the same after a restart, because the upstream may have run the call before it; a generated label key is not.
   const { labelKey, labelKeyGenerated } = run.settings.privacy;
   const secret = labelKeyGenerated ? credential.quota : labelKey;
-  return keysOfSharedCredential({ fields, route }, caller.workspace.id, secret);
+  return keysOfSharedCredential(fields, route, caller.workspace.id, secret);
 }
 
-function withoutQuery(pathAndQuery: string): string {
-  const at = pathAndQuery.indexOf('?');
-  return at < 0 ? pathAndQuery : pathAndQuery.slice(0, at);
-}
+const withoutQuery = (pathAndQuery: string): string => pathAndQuery.split('?', 1)[0] ?? '';
 
-/** What the call takes from each meter: it counts against the day as it counts against the minute. */
-function costsOf(
-  { costs: described }: CallDescription,
-  guess: NamedGuess | null,
-  estimates: TokenEstimates,
-): Costs {
-  const costs = guess === null ? described : { ...described, ...estimates.expected(guess) };
-  return {
-    ...costs,
-    ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
-    ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
-  };
-}
+/** What counts against the minute counts against the day. */
+export const withDays = (costs: Costs): Costs => ({
+  ...costs,
+  ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
+  ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
+});
 
 /**
  * A call arrives with the end of its body, less this allowance for reading a small one, and never before its head. Milliseconds.

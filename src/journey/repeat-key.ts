@@ -49,43 +49,32 @@ export function repeatKeyOf(input: RepeatInput): RepeatKey | null {
   const key = keyIn(input);
   const retries = fields.get('x-stainless-retry-count');
   if (key === null && retries === undefined) return null;
-  const { id: workspaceId } = caller.workspace;
-  const { credential, request } = comparedParts(input, key);
+  const workspaceId = caller.workspace.id;
+  const upstream = route.upstream.name;
+  const { credential, request } = comparedParts(input, key?.field);
   const name = (kind: string, ...parts: readonly string[]): string =>
     digest(labelKey, kind, workspaceId, account, `${credential.length}`, ...credential, ...parts);
   const fingerprint = name('request', ...request);
-  const common = {
+  return {
+    marker: key !== null ? 'key' : Number(retries) > 0 ? 'again' : 'first',
+    name: key === null ? fingerprint : name('idempotency', upstream, key.field, key.value),
     fingerprint,
     owner: digest(labelKey, 'repeats', workspaceId),
-    upstream: route.upstream.name,
+    upstream,
+    secret: { workspaceId, key: key?.value ?? fingerprint },
   };
-  if (key === null) {
-    const secret = { workspaceId, key: fingerprint };
-    return { ...common, marker: Number(retries) > 0 ? 'again' : 'first', name: fingerprint, secret };
-  }
-  const secret = { workspaceId, key: key.value };
-  return {
-    ...common,
-    marker: 'key',
-    name: name('idempotency', common.upstream, key.field, key.value),
-    secret,
-  };
-}
-
-interface ClientKey {
-  /** Lower case. */
-  readonly field: string;
-  readonly value: string;
 }
 
 /**
  * `Idempotency-Key`, quoted or bare (draft-ietf-httpapi-idempotency-key-header), else the first of the upstream's own fields
- * that the call has.
+ * that the call has. `field`: lower case.
  */
-function keyIn({ call, fields, route }: Pick<RepeatInput, 'call' | 'fields' | 'route'>): ClientKey | null {
+function keyIn({
+  call,
+  fields,
+  route,
+}: RepeatInput): { readonly field: string; readonly value: string } | null {
   for (const field of keyFieldsOf(route)) {
-    const written = fields.get(field);
-    if (written === undefined) continue;
     // The two would be two keys, of which each layer might take another one.
     if (valuesOf(call.rawFields, field).length > 1) {
       throw new Refusal('request_invalid', {
@@ -93,17 +82,16 @@ function keyIn({ call, fields, route }: Pick<RepeatInput, 'call' | 'fields' | 'r
         param: field,
       });
     }
-    const value = unquoted(written);
+    const value = unquoted(fields.get(field) ?? '');
     if (value !== '') return { field, value };
   }
   return null;
 }
 
-const keyFieldsOf = ({ upstream }: Route): readonly string[] =>
-  upstream.idempotencyFields.length === 0
-    ? justIdempotencyKey
-    : ['idempotency-key', ...upstream.idempotencyFields];
-const justIdempotencyKey = ['idempotency-key'];
+const keyFieldsOf = ({ upstream }: Route): readonly string[] => [
+  'idempotency-key',
+  ...upstream.idempotencyFields,
+];
 
 const unquoted = (written: string): string => written.trim().replace(/^"(.*)"$/, '$1');
 
@@ -113,7 +101,7 @@ const unquoted = (written: string): string => written.trim().replace(/^"(.*)"$/,
  */
 function comparedParts(
   { call, caller, route, body }: RepeatInput,
-  key: ClientKey | null,
+  keyField: string | undefined,
 ): { readonly credential: readonly string[]; readonly request: readonly string[] } {
   const injected = route.credential;
   const outgoing = outgoingFields({
@@ -130,7 +118,7 @@ function comparedParts(
   const credential: string[] = [];
   const request = [call.method, route.origin, route.pathAndQuery, hash];
   for (const name of Object.keys(outgoing).sort()) {
-    if (name === key?.field || ofTheAttempt.has(name) || name.startsWith(prefixOfTheAttempt)) continue;
+    if (name === keyField || ofTheAttempt.has(name) || name.startsWith(prefixOfTheAttempt)) continue;
     const values = [outgoing[name] ?? []].flat();
     const compared = name === 'prefer' ? forTheUpstream(values) : values;
     const parts = isCarrier(name, route.upstream.carriers) ? credential : request;
@@ -153,14 +141,15 @@ const forTheUpstream = (values: readonly string[]): string[] =>
  * @param secret the same on all replicas and after a restart
  */
 export function keysOfSharedCredential(
-  { fields, route }: Pick<RepeatInput, 'fields' | 'route'>,
+  fields: RepeatInput['fields'],
+  route: Route,
   workspaceId: string,
   secret: string,
 ): ReadonlyMap<string, string> {
   const keys = new Map<string, string>();
   for (const field of keyFieldsOf(route)) {
-    const written = fields.get(field)?.trim();
-    if (written === undefined || unquoted(written) === '') continue;
+    const written = (fields.get(field) ?? '').trim();
+    if (unquoted(written) === '') continue;
     const uuid = uuidOf(secret, workspaceId, unquoted(written));
     keys.set(field, written.startsWith('"') ? `"${uuid}"` : uuid);
   }

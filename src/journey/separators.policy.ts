@@ -8,66 +8,43 @@ import type { CallRequest } from '../dispatch/estimate.policy.ts';
 import { decodedBody, formFields, maxParsedBody } from '../dispatch/request-body.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 
-const nothing: readonly string[] = [];
-
 /** One text for each separator, in their order. */
 export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
-  if (separators.length === 0) return nothing;
-  const read = new ReadParts(call);
+  const segments = segmentsOf(call.path);
+  const { json, form } = readBody(call);
   return separators.map((separator) => {
     switch (separator.kind) {
       case 'method':
         return call.method;
       case 'path':
-        return shapeOf(separator.segments, read.segments);
+        return shapeOf(separator.segments, segments);
       case 'header':
         return valuesOf(call.rawFields, separator.name).join(', ');
       case 'form':
-        return read.form.get(separator.name) ?? '';
-      case 'body':
-        return memberOf(read, separator.pointer);
+        return form().get(separator.name) ?? '';
+      case 'body': {
+        const value = valueAt(json(), separator.pointer);
+        if (typeof value === 'string' || typeof value === 'number') return String(value);
+        // Some APIs take the same as a form, whose fields are members of one level.
+        const [name = '', ...deeper] = separator.pointer;
+        return deeper.length === 0 ? (form().get(name) ?? '') : '';
+      }
     }
   });
 }
 
-/** A member of the document. Some APIs take the same as a form, whose fields are members of one level. */
-function memberOf(read: ReadParts, pointer: readonly string[]): string {
-  const value = valueAt(read.json, pointer);
-  if (typeof value === 'string' || typeof value === 'number') return String(value);
-  const [name = '', ...deeper] = pointer;
-  return deeper.length === 0 ? (read.form.get(name) ?? '') : '';
-}
-
-/** What several separators ask of a call is read once, and only where one asks. */
-class ReadParts {
-  readonly #call: CallRequest;
-  #segments: readonly string[] | null = null;
-  #json: { readonly value: unknown } | null = null;
-  #form: ReadonlyMap<string, string> | null = null;
-
-  constructor(call: CallRequest) {
-    this.#call = call;
-  }
-
-  get segments(): readonly string[] {
-    return (this.#segments ??= segmentsOf(this.#call.path));
-  }
-
-  get json(): unknown {
-    const { body } = this.#call;
-    this.#json ??= { value: body.length === 0 ? undefined : parseJson(this.#decoded(), maxParsedBody) };
-    return this.#json.value;
-  }
-
-  get form(): ReadonlyMap<string, string> {
-    const { contentType, rawFields, body } = this.#call;
-    return (this.#form ??= formFields(contentType, decodedBody(rawFields, body)));
-  }
-
-  #decoded(): string {
-    const { rawFields, body } = this.#call;
-    return decodedBody(rawFields, body).toString('utf8');
-  }
+/** The body as a document and as a form, each read once, and only where a separator asks. */
+function readBody({ contentType, rawFields, body }: CallRequest): {
+  readonly json: () => unknown;
+  readonly form: () => ReadonlyMap<string, string>;
+} {
+  let json: { readonly value: unknown } | null = null;
+  let form: ReadonlyMap<string, string> | null = null;
+  const decoded = (): Buffer => decodedBody(rawFields, body);
+  return {
+    json: () => (json ??= { value: parseJson(decoded().toString('utf8'), maxParsedBody) }).value,
+    form: () => (form ??= formFields(contentType, decoded())),
+  };
 }
 
 const segmentsOf = (pathAndQuery: string): readonly string[] =>

@@ -17,14 +17,9 @@ const limit = z.number().positive().nullable();
 const meterName = z.enum(meterNames as [MeterName, ...MeterName[]]);
 const costs = z.partialRecord(meterName, z.number().min(0)) as unknown as z.ZodType<Costs>;
 
-/** A call counts against the day what it counts against the minute: costs are written without the one, and read with it. */
+/** A call counts against the day what it counts against the minute: costs are written without the one, and read with it (`withDays`). */
 export const withoutDays = ({ requests_day: _requests, tokens_day: _tokens, ...costs }: Costs): Costs =>
   costs;
-export const withDays = (costs: Costs): Costs => ({
-  ...costs,
-  ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
-  ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
-});
 
 /** One window of a bucket's quota. */
 const meter = z.object({

@@ -27,7 +27,8 @@ import {
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { backgroundUrgency } from '../../src/limiter/limiter.ts';
-import { withDays, type RecordedCall } from '../../src/recording/format.ts';
+import { withDays } from '../../src/journey/prepare.ts';
+import type { RecordedCall } from '../../src/recording/format.ts';
 import { VirtualClock } from './virtual-clock.ts';
 import { Closings } from './closings.ts';
 import { Counters } from './counters.ts';
