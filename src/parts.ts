@@ -4,7 +4,7 @@
  * Does not own: the order of a call's stages (`pipeline.ts`), a reload (`gateway.ts`).
  */
 import { AdmissionQueue } from './admission/admission.ts';
-import type { AdmissionRequest } from './admission/ticket.ts';
+import type { AdmissionRequest, BucketLane } from './admission/ticket.ts';
 import { Keyring } from './auth/keyring.ts';
 import { Breakers } from './breaker/breakers.ts';
 import type { Clock, Random } from './clock.ts';
@@ -25,7 +25,7 @@ import { createPressure } from './observation/pressure.ts';
 import type { PipelineParts } from './pipeline.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import { Repeats } from './repeats/repeats.ts';
-import type { Place, Recorder } from './recording/recorder.ts';
+import type { Recorder } from './recording/recorder.ts';
 import type { Runtime } from './runtime.ts';
 import { createMapsIn } from './replicated/redis-map.ts';
 import { SharedRedis } from './replicated/shared-redis.ts';
@@ -79,7 +79,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const joinedBucketOf = ({
     admission: { bucket: own, lane: ownLane },
     workspaceId,
-  }: AdmissionRequest): Place | null => {
+  }: AdmissionRequest): BucketLane | null => {
     const bucket = quotas.bucketOf(own);
     if (bucket === own) return null;
     const lane = laneOf(bucket, workspaceId, labelKey);
@@ -148,7 +148,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
 const recorded = (
   around: PipelineParts['around'],
   recorder: PartsOptions['recorder'],
-  joinedBucketOf: (request: AdmissionRequest) => Place | null,
+  joinedBucketOf: (request: AdmissionRequest) => BucketLane | null,
 ): PipelineParts['around'] =>
   recorder === undefined
     ? around

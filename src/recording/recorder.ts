@@ -5,41 +5,37 @@
  * too slow gets a last line that says so instead of the rest, so that nobody makes this process buffer; a recording that is incomplete is never
  * taken for a whole one.
  */
-import { constants, createGzip } from 'node:zlib';
 import type { Request, Response } from 'express';
-import type { BucketSnapshot } from '../bucket.ts';
+import { operationOf } from '../admission/buckets.policy.ts';
+import type { AdmissionRequest, BucketLane } from '../admission/ticket.ts';
 import type { Costs, MeterName, MeterReport } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { digest } from '../identity.ts';
-import { isBackground, type LaneKey } from '../ids.ts';
+import { isBackground } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
-import { operationOf } from '../admission/buckets.policy.ts';
-import type { AdmissionRequest } from '../admission/ticket.ts';
+import { createSlices } from '../slices.ts';
 import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
-import type { CallOutcome } from '../telemetry/outcome.policy.ts';
 import {
   maxRecordingSeconds,
   recordingVersion,
+  upstreamsOf,
   withoutDays,
+  workspaceLimitsOf,
   type RecordedCall,
   type RecordedMeter,
   type RecordingHeader,
   type WorkspaceLimits,
 } from './format.ts';
-import { upstreamsOf, workspaceLimitsOf } from './limits.ts';
 
 /** Recordings at a time; the next one is asked to come back later. */
 const maxRecordings = 4;
 /** Unsent bytes at which a reader counts as too slow. */
 const maxUnsentBytes = 1_000_000;
-/** What buckets have learned is looked for, and what a compressor holds is passed on, this often. Milliseconds. */
+/** What buckets have learned is looked for this often, milliseconds. */
 const lookEveryMs = 1_000;
-
-/** Where a call stands. */
-export type Place = Pick<AdmissionRequest['admission'], 'bucket' | 'lane'>;
 
 /** A call as it asks for admission. */
 export interface Arrival {
@@ -73,33 +69,70 @@ export class Recorder {
     return this.#open.size > 0;
   }
 
-  /** A call arrives; what is returned is told of its end. `placeNow`: where it belongs by then: its bucket may have been joined to another. */
-  arrived({ request, route, asksForWait }: Arrival, placeNow: () => Place): CallInRecording {
+  /**
+   * A call arrives; what is returned is told of its end, for every recording that takes it. `placeNow`: where it belongs by then: its bucket
+   * may have been joined to another.
+   */
+  arrived({ request, route, asksForWait }: Arrival, placeNow: () => BucketLane): CallInRecording {
     const { clock, labelOf, settings } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
-    const { lane, urgency, costs, caller = null } = request.admission;
+    for (const recording of recordings) recording.underWay += 1;
+    const { admission, reserving } = request;
     const operation = operationOf(route.upstream);
+    const costs = withoutDays(admission.costs);
+    // Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken.
+    const reservation = admission.reservation ?? reserving?.name ?? admission.ticket;
     const known = {
       upstream: request.subject.upstream,
       ...(operation === '' ? {} : { operation }),
       workspace: labelOf(request.workspaceId),
-      caller,
-      urgency: isBackground(lane) ? backgroundUrgency : urgency,
-      costs: withoutDays(costs),
-      ...(request.reserving === undefined
+      caller: admission.caller ?? null,
+      urgency: isBackground(admission.lane) ? backgroundUrgency : admission.urgency,
+      costs,
+      ...(reserving === undefined
         ? {}
-        : { reservation: reservationLabel(request, settings().privacy.labelKey) }),
+        : { reservation: `r_${digest(settings().privacy.labelKey, 'recorded', reservation).slice(0, 16)}` }),
       maxWaitMs: Math.round(request.maxWaitMs),
       ...(asksForWait ? { asked: true as const } : {}),
     };
-    return new RecordedArrival({ known, placeNow, now }, recordings);
+    let sentAt: number | null = null;
+    let spent: Costs | null = null;
+    let stated: readonly MeterReport[] = [];
+    const closings: NonNullable<RecordedCall['closings']> = [];
+    return {
+      sent: (atMs) => (sentAt = atMs),
+      // The upstream was closed already when the call was sent.
+      closed(atMs, forMs) {
+        const from = sentAt ?? atMs;
+        closings.push({ afterMs: tenth(from - now), forMs: tenth(atMs + forMs - from) });
+      },
+      charged: (charge, meters) => ([spent, stated] = [charge, meters]),
+      ended(outcome, waitedMs, atMs) {
+        const { bucket, lane } = placeNow();
+        const charged = sentAt === null ? {} : withoutDays({ ...costs, ...spent });
+        const levels = levelsOf(stated, costs, charged);
+        const call = {
+          ...known,
+          bucket: bucketLabel(bucket),
+          // Of the calls of the background the one of the workspace's other calls: their urgency tells them apart.
+          lane: `l_${lane.slice(0, 16)}`,
+          charged,
+          ...(Object.keys(levels).length === 0 ? {} : { stated: levels }),
+          serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
+          waitedMs: tenth(waitedMs),
+          outcome,
+          ...(closings.length === 0 ? {} : { closings }),
+        };
+        for (const recording of recordings) recording.write(call, now);
+      },
+    };
   }
 
   /** `GET /recording?seconds=N`. */
-  open(request: Request, response: Response): void {
-    const seconds = recordingSecondsOf(request.url);
-    if (seconds === null) {
+  async open({ url }: Request, response: Response): Promise<void> {
+    const seconds = secondsInQuery(url, 'seconds') ?? 0;
+    if (!Number.isInteger(seconds) || seconds < 1 || seconds > maxRecordingSeconds) {
       const detail = `Give \`?seconds=\`, whole seconds from 1 to ${maxRecordingSeconds}, such as 90, 90s or 5m.`;
       return adminProblem(response, { status: 400, code: 'request_invalid', detail });
     }
@@ -108,116 +141,29 @@ export class Recorder {
       const detail = `${maxRecordings} recordings are under way, which is as many as may be. Try again later.`;
       return adminProblem(response, { status: 503, code: 'overloaded', detail });
     }
-    const workspaces = this.#workspaces();
-    const onEnd = (): void => void this.#open.delete(recording);
-    const recording = new Recording(this.#parts, { seconds, workspaces, onEnd }, request, response);
+    const { clock, settings, labelOf } = this.#parts;
+    const special: Record<string, WorkspaceLimits> = {};
+    await createSlices(clock).forEach(settings().workspaces, ([id, workspace]) => {
+      const limits = workspaceLimitsOf(workspace);
+      if (limits !== null) special[labelOf(id)] = limits;
+    });
+    const recording = new Recording(this.#parts, seconds, response, () => this.#open.delete(recording));
     this.#open.add(recording);
+    recording.writeHeader(special);
   }
 
   /** Ends all recordings. Their readers see streams that are cut off. */
   close(): void {
     for (const recording of this.#open) recording.cut();
   }
-
-  #workspaces(): Record<string, WorkspaceLimits> {
-    const { settings, labelOf } = this.#parts;
-    const special: Record<string, WorkspaceLimits> = {};
-    for (const [id, workspace] of settings().workspaces) {
-      const limits = workspaceLimitsOf(workspace);
-      if (limits !== null) special[labelOf(id)] = limits;
-    }
-    return special;
-  }
-}
-
-function recordingSecondsOf(url: string): number | null {
-  const seconds = secondsInQuery(url, 'seconds') ?? 0;
-  return Number.isInteger(seconds) && seconds >= 1 && seconds <= maxRecordingSeconds ? seconds : null;
-}
-
-/** What is known of a call when it arrives, and when that was. */
-interface Known {
-  readonly known: Omit<
-    RecordedCall,
-    | 'at'
-    | 'bucket'
-    | 'lane'
-    | 'charged'
-    | 'stated'
-    | 'serviceMs'
-    | 'waitedMs'
-    | 'outcome'
-    | 'closings'
-    | 'limits'
-  >;
-  readonly placeNow: () => Place;
-  readonly now: number;
-}
-
-/** A call between its arrival and its end, in every recording that takes it. */
-class RecordedArrival implements CallInRecording {
-  readonly #known: Known;
-  readonly #recordings: readonly Recording[];
-  #sentAt: number | null = null;
-  #charged: Costs | null = null;
-  #stated: readonly MeterReport[] = [];
-  #closings: NonNullable<RecordedCall['closings']> = [];
-
-  constructor(known: Known, recordings: readonly Recording[]) {
-    this.#known = known;
-    this.#recordings = recordings;
-    for (const recording of recordings) recording.underWay += 1;
-  }
-
-  sent(atMs: number): void {
-    this.#sentAt = atMs;
-  }
-
-  /** The upstream was closed already when the call was sent. */
-  closed(atMs: number, forMs: number): void {
-    const from = this.#sentAt ?? atMs;
-    const closing = { afterMs: tenth(from - this.#known.now), forMs: tenth(atMs + forMs - from) };
-    this.#closings = [...this.#closings, closing];
-  }
-
-  charged(spent: Costs | null, stated: readonly MeterReport[]): void {
-    this.#charged = spent;
-    this.#stated = stated;
-  }
-
-  ended(outcome: CallOutcome, waitedMs: number, atMs: number): void {
-    const { known, placeNow, now } = this.#known;
-    const { bucket, lane } = placeNow();
-    const sentAt = this.#sentAt;
-    const charged = sentAt === null ? {} : withoutDays({ ...known.costs, ...this.#charged });
-    const stated = statedOf(known.costs, charged, this.#stated);
-    const call = {
-      ...known,
-      bucket: bucketLabel(bucket),
-      lane: laneLabel(lane),
-      charged,
-      ...(Object.keys(stated).length === 0 ? {} : { stated }),
-      serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
-      waitedMs: tenth(waitedMs),
-      outcome,
-      ...(this.#closings.length === 0 ? {} : { closings: this.#closings }),
-    };
-    for (const recording of this.#recordings) recording.write(call, now);
-  }
 }
 
 /** The keyed digest of the bucket itself, without that of its log. */
-const bucketLabel = (bucket: Place['bucket']): string =>
-  `b_${bucket.slice(bucket.lastIndexOf('.') + 1).slice(0, 16)}`;
-/** Of the calls of the background the one of the workspace's other calls: their urgency tells them apart. */
-const laneLabel = (lane: LaneKey): string => `l_${lane.slice(0, 16)}`;
-/** Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken. */
-const reservationLabel = ({ admission, reserving }: Arrival['request'], labelKey: string): string =>
-  `r_${digest(labelKey, 'recorded', admission.reservation ?? reserving?.name ?? admission.ticket).slice(0, 16)}`;
+const bucketLabel = (bucket: string): string => `b_${bucket.slice(bucket.lastIndexOf('.') + 1).slice(0, 16)}`;
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
 /** The levels that tell whether what was reserved counts, or what was used; where both are the same nobody has to know. */
-function statedOf(reserved: Costs, charged: Costs, stated: readonly MeterReport[]): Costs {
+function levelsOf(stated: readonly MeterReport[], reserved: Costs, charged: Costs): Costs {
   const levels: Partial<Record<MeterName, number>> = {};
   for (const { meter, level } of stated)
     if (level !== null && reserved[meter] !== undefined && reserved[meter] !== charged[meter])
@@ -231,8 +177,7 @@ class Recording {
   underWay = 0;
   readonly #parts: RecorderParts;
   readonly #onEnd: () => void;
-  readonly #response: Response;
-  readonly #out: Response | ReturnType<typeof createGzip>;
+  readonly #out: Response;
   readonly #startedAt: number;
   readonly #endsAt: number;
   readonly #cancelEnd: CancelTimer;
@@ -242,74 +187,33 @@ class Recording {
   #lookedAt: number;
   #isOver = false;
 
-  constructor(
-    parts: RecorderParts,
-    asked: {
-      readonly seconds: number;
-      readonly workspaces: Record<string, WorkspaceLimits>;
-      readonly onEnd: () => void;
-    },
-    request: Request,
-    response: Response,
-  ) {
+  constructor(parts: RecorderParts, seconds: number, response: Response, onEnd: () => void) {
     const { clock } = parts;
     this.#parts = parts;
-    this.#onEnd = asked.onEnd;
-    this.#response = response;
+    this.#onEnd = onEnd;
+    this.#out = response;
     this.#startedAt = this.#lookedAt = clock.monotonic();
-    this.#endsAt = this.#startedAt + asked.seconds * 1_000;
-    this.#cancelEnd = clock.after(asked.seconds * 1_000, () => this.#endIfComplete());
-    response.set('Content-Type', 'application/jsonl').set('Vary', 'Accept-Encoding');
-    if (request.acceptsEncodings('gzip', 'identity') === 'gzip') {
-      response.set('Content-Encoding', 'gzip');
-      const zip = createGzip({ flush: constants.Z_NO_FLUSH });
-      zip.pipe(response);
-      this.#out = zip;
-    } else this.#out = response;
+    this.#endsAt = this.#startedAt + seconds * 1_000;
+    this.#cancelEnd = clock.after(seconds * 1_000, () => {
+      if (this.underWay === 0) this.#end();
+    });
+    response.set('Content-Type', 'application/jsonl');
     response.on('close', () => this.#forget());
     response.on('error', () => this.#forget());
-    this.#writeHeader(asked.workspaces);
   }
 
   takes(now: number): boolean {
     return now < this.#endsAt;
   }
 
-  write(call: Omit<RecordedCall, 'at'>, arrivedAt: number): void {
-    this.underWay -= 1;
-    if (this.#isOver) return;
-    const now = this.#parts.clock.monotonic();
-    const isLast = this.underWay === 0 && !this.takes(now);
-    const isDue = isLast || now - this.#lookedAt >= lookEveryMs;
-    if (isDue) this.#look(now);
-    const learned = this.#untold.get(call.bucket);
-    this.#untold.delete(call.bucket);
-    const line: RecordedCall = {
-      at: tenth(arrivedAt - this.#startedAt),
-      ...call,
-      ...(learned === undefined ? {} : { limits: [...learned] }),
-    };
-    this.#out.write(`${JSON.stringify(line)}\n`);
-    if (isLast) this.#end();
-    else if (this.#unsentBytes() > maxUnsentBytes) {
-      this.#out.write(`${JSON.stringify({ sluice: 'recording', ended: 'reader_too_slow' })}\n`);
-      this.#end();
-    } else if (isDue && 'flush' in this.#out) this.#out.flush();
-  }
-
-  cut(): void {
-    this.#response.destroy();
-    this.#forget();
-  }
-
-  #writeHeader(workspaces: Record<string, WorkspaceLimits>): void {
+  writeHeader(workspaces: Record<string, WorkspaceLimits>): void {
     const upstreams = upstreamsOf(this.#parts.settings());
-    for (const { upstream, label, limits, used } of this.#changed()) {
+    for (const { upstream, label, limits, levels } of this.#changed()) {
       const known = upstreams[upstream];
       if (known === undefined) continue;
-      known.buckets[label] = limits.map((meter) => {
-        const units = tenth(used.get(meter.meter) ?? 0);
-        return units > 0 ? { ...meter, used: units } : meter;
+      known.buckets[label] = limits.map((meter, at) => {
+        const used = tenth(levels[at] ?? 0);
+        return used > 0 ? { ...meter, used } : meter;
       });
     }
     const header: RecordingHeader = {
@@ -318,14 +222,39 @@ class Recording {
       startedAt: new Date(this.#parts.clock.now()).toISOString(),
       limits: { upstreams, workspaces },
     };
-    this.#out.write(`${JSON.stringify(header)}\n`);
-    if ('flush' in this.#out) this.#out.flush();
-    else this.#response.flushHeaders();
+    this.#line(header);
+    this.#out.flushHeaders();
   }
 
-  #look(now: number): void {
-    this.#lookedAt = now;
-    for (const { label, limits } of this.#changed()) this.#untold.set(label, limits);
+  write(call: Omit<RecordedCall, 'at'>, arrivedAt: number): void {
+    this.underWay -= 1;
+    if (this.#isOver) return;
+    const now = this.#parts.clock.monotonic();
+    const isLast = this.underWay === 0 && !this.takes(now);
+    if (isLast || now - this.#lookedAt >= lookEveryMs) {
+      this.#lookedAt = now;
+      for (const { label, limits } of this.#changed()) this.#untold.set(label, limits);
+    }
+    const learned = this.#untold.get(call.bucket);
+    this.#untold.delete(call.bucket);
+    this.#line({
+      at: tenth(arrivedAt - this.#startedAt),
+      ...call,
+      ...(learned === undefined ? {} : { limits: learned }),
+    });
+    if (isLast) return this.#end();
+    if (this.#out.writableLength <= maxUnsentBytes) return;
+    this.#line({ sluice: 'recording', ended: 'reader_too_slow' });
+    this.#end();
+  }
+
+  cut(): void {
+    this.#out.destroy();
+    this.#forget();
+  }
+
+  #line(line: object): void {
+    this.#out.write(`${JSON.stringify(line)}\n`);
   }
 
   /** The buckets whose quota is another one than the reader was told, who is told of it now. */
@@ -333,27 +262,20 @@ class Recording {
     readonly upstream: string;
     readonly label: string;
     readonly limits: readonly RecordedMeter[];
-    readonly used: ReadonlyMap<MeterName, number>;
+    /** Units used of each. */
+    readonly levels: readonly number[];
   }[] {
-    return this.#parts.buckets().flatMap(({ upstream, snapshot }) => {
-      const label = bucketLabel(snapshot.bucket);
-      const limits = snapshot.meters.map(meterOf);
+    return this.#parts.buckets().flatMap(({ upstream, snapshot: { bucket, meters } }) => {
+      const label = bucketLabel(bucket);
+      const limits = meters.map(({ meter, limit, windowMs, isReported }): RecordedMeter => {
+        const known = { meter, limit, windowMs };
+        return isReported === true ? { ...known, isStated: true } : known;
+      });
       const text = JSON.stringify(limits);
       if (this.#told.get(label) === text) return [];
       this.#told.set(label, text);
-      const used = new Map(snapshot.meters.map(({ meter, level }) => [meter, level]));
-      return { upstream, label, limits, used };
+      return { upstream, label, limits, levels: meters.map(({ level }) => level) };
     });
-  }
-
-  #endIfComplete(): void {
-    if (this.underWay === 0) this.#end();
-  }
-
-  #unsentBytes(): number {
-    const out = this.#out;
-    const compressed = 'readableLength' in out ? out.writableLength + out.readableLength : 0;
-    return this.#response.writableLength + compressed;
   }
 
   #end(): void {
@@ -365,19 +287,6 @@ class Recording {
     if (this.#isOver) return;
     this.#isOver = true;
     this.#cancelEnd();
-    if (this.#out !== this.#response && !this.#out.writableEnded) this.#out.destroy();
     this.#onEnd();
   }
 }
-
-const meterOf = ({
-  meter,
-  limit,
-  windowMs,
-  isReported = false,
-}: BucketSnapshot['meters'][number]): RecordedMeter => ({
-  meter,
-  limit,
-  windowMs,
-  ...(isReported ? { isStated: true } : {}),
-});

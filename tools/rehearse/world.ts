@@ -15,7 +15,7 @@ import type {
   UpstreamLimits,
   WorkspaceLimits,
 } from '../../src/recording/format.ts';
-import { upstreamsOf, workspaceLimitsOf } from '../../src/recording/limits.ts';
+import { upstreamsOf, workspaceLimitsOf } from '../../src/recording/format.ts';
 
 /** Under which limits a call is admitted. */
 export interface Rules {
