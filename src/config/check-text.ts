@@ -249,7 +249,10 @@ function explain(issue: Issue, base: Path = []): Finding[] {
       if (issue.origin === 'array' || issue.origin === 'string') return one('is empty', 'give at least one');
       return one(`must be ${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}${given}`, fix);
     }
-    default:
+    case 'invalid_element':
+    case 'invalid_format':
+    case 'invalid_key':
+    case 'not_multiple_of':
       return one('has a form that cannot be used', 'see the description of the key in the JSON Schema');
   }
 }
