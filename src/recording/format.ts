@@ -7,7 +7,7 @@ import { bucketSetting, operationOf, settingsOfOperations } from '../admission/b
 import type { Costs, MeterName } from '../call.ts';
 import { defaultWaits } from '../config/defaults.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import { meterNames } from '../limiter/policy/meter-state.policy.ts';
+import { meterNames } from '../limiter/policy/meter.policy.ts';
 import { outcomes } from '../telemetry/outcome.policy.ts';
 
 export const recordingVersion = 1;

@@ -24,7 +24,7 @@
  * Pure.
  */
 import type { Costs, MeterName } from '../../src/call.ts';
-import { roundedFromMs, roundingMs } from '../../src/limiter/policy/meter-quota.policy.ts';
+import { roundedFromMs, roundingMs } from '../../src/limiter/policy/meter.policy.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
 

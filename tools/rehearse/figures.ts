@@ -1,7 +1,7 @@
 /** What rehearsed calls add up to, by upstream and by workspace. Pure. */
 import type { Costs, MeterName } from '../../src/call.ts';
 import { withDays } from '../../src/journey/prepare.ts';
-import { requestWindows } from '../../src/limiter/policy/meter-state.policy.ts';
+import { requestWindows } from '../../src/limiter/policy/meter.policy.ts';
 import type { RehearsedCall } from './rehearse.ts';
 import type { World } from './world.ts';
 

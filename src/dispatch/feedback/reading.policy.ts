@@ -111,7 +111,7 @@ export const mayHaveLeft = ({ resetMeans, resetInMs, resetGrainMs }: Reading, wi
 
 /**
  * The window of a response that states none and shows that it is a long one: more than an hour left means a day. Shorter windows
- * are learned from the times that successive responses state (`meter-quota.policy.ts`).
+ * are learned from the times that successive responses state (`meter.policy.ts`).
  */
 function longWindowOf(reading: Reading): number | null {
   const { resetMeans, resetInMs } = reading;

@@ -24,8 +24,7 @@ import {
 import { grantAs } from '../policy/grant.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
-import { costEntries } from '../policy/meter-state.policy.ts';
-import { drainRate, markAnswered, take } from '../policy/meter.policy.ts';
+import { costEntries, drainRate, markAnswered, take } from '../policy/meter.policy.ts';
 import { type Effects, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
@@ -214,7 +213,7 @@ function charge(run: Run, by: LogEvent, used: UsedUnits): void {
     applySettings(bucket, setting, now);
     for (const [name, units] of costEntries(costs)) {
       const meter = meterOf(bucket, name, now);
-      markAnswered(meter, take(meter, { units, inTransit: [] }, now));
+      markAnswered(meter, take(meter, units, now));
     }
     if (ms > 0) {
       bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + ms);

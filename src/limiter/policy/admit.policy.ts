@@ -2,7 +2,7 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`.
  */
-import { returnGraceMs, type BucketSetting } from '../limiter.ts';
+import { returnGraceMs } from '../limiter.ts';
 import { isBackground, type ReplicaId } from '../../ids.ts';
 import { noteEntered } from './background.policy.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
@@ -26,7 +26,7 @@ import {
 import type { LanePosition } from './forecast-others.policy.ts';
 import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
-import { applySettings } from './lessons.policy.ts';
+import { applySettings, isUnder } from './lessons.policy.ts';
 import { pump, type Effects } from './pump.policy.ts';
 import { keep, reservationOf } from './reservations.policy.ts';
 
@@ -104,19 +104,6 @@ export function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePo
   const lane = bucket.lanes.get(key);
   const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
   return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
-}
-
-/** True when these are the settings that the bucket has. */
-function isUnder(bucket: Bucket, { meters, learn, maxInFlightTotal }: BucketSetting): boolean {
-  if (bucket.learn !== learn || bucket.maxInFlight !== (maxInFlightTotal ?? null)) return false;
-  let stated = 0;
-  for (const meter of bucket.meters.values()) if (meter.stated !== null) stated += 1;
-  if (stated !== meters.length) return false;
-  return meters.every(({ meter: name, limit, windowMs, counts }) => {
-    const meter = bucket.meters.get(name);
-    const known = meter?.stated;
-    return known?.limit === limit && known.windowMs === windowMs && meter?.log?.counts === counts;
-  });
 }
 
 /** An admission that is not refused. */

@@ -15,14 +15,7 @@ import {
   type TicketId,
 } from '../../ids.ts';
 import type { SleepReason } from '../limiter.ts';
-import {
-  createMeter,
-  freeMarkName,
-  markName,
-  type Meter,
-  type MeterMark,
-  type Spacing,
-} from './meter-state.policy.ts';
+import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /** Sequence numbers stay below this; an order is `urgency * orderUnit + arrival`. */
@@ -85,10 +78,8 @@ export interface Lease {
   readonly token: LeaseToken;
   readonly ticket: Ticket;
   readonly grantedAt: number;
-  readonly spacing: Spacing;
   /** Of a background call: since when none had left before it. Absent: it is none. */
   backgroundSince?: number;
-  /** By the `markName` of their meters. */
   readonly marks: ReadonlyMap<MeterName, MeterMark>;
   expiresAt: number;
   /** A response was learned from: its costs are no longer on their way. */
@@ -199,8 +190,6 @@ export interface Bucket extends Turns {
   readonly reservationsDue: SortedNames<TicketId>;
   /** Leases by expiry. */
   readonly expiries: SortedNames<LeaseToken>;
-  /** Leases granted a quiet gap behind the one before that no response has spoken of yet, by the time of the grant. */
-  readonly unanswered: SortedNames<LeaseToken>;
   /** Sleeping lanes by waking time. */
   readonly asleep: SortedNames<LaneKey>;
   /** Replicas by the time they were last heard of. */
@@ -235,8 +224,6 @@ export interface Bucket extends Turns {
    * A pilot is under way, on which a waiting crowd depends: when a call was last granted before it. `null` = none is.
    */
   pilotAfter: number | null;
-  /** When a call was last granted within the quiet gap behind another, or was last sent long after its grant. */
-  crowdedAt: number | null;
 }
 
 /** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first response; 0 = any number. */
@@ -250,7 +237,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     reservations: new Map(),
     reservationsDue: new SortedNames(),
     expiries: new SortedNames(),
-    unanswered: new SortedNames(),
     asleep: new SortedNames(),
     replicas: new SortedNames(),
     documents: new Map(),
@@ -270,7 +256,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,
     pilotAfter: null,
-    crowdedAt: null,
     ...noTurns(),
   };
 }
@@ -302,21 +287,8 @@ export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: numb
 export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   let meter = bucket.meters.get(name);
   if (meter === undefined) {
-    meter = createMeter(name, now, freeMarkName([...bucket.meters.values()], name));
+    meter = createMeter(name, now);
     bucket.meters.set(name, meter);
   }
   return meter;
-}
-
-/** The meter of which leases hold a mark under this name; `undefined`: its window is not described any more. */
-export function meterOfMark({ meters }: Bucket, name: MeterName): Meter | undefined {
-  const meter = meters.get(name);
-  if (meter !== undefined && markName(meter) === name) return meter;
-  return [...meters.values()].find((one) => markName(one) === name);
-}
-
-/** What the lease's call took of the meter of this name; `null`: nothing. */
-export function markOf({ meters }: Bucket, { marks }: Lease, name: MeterName): MeterMark | null {
-  const meter = meters.get(name);
-  return meter === undefined ? null : (marks.get(markName(meter)) ?? null);
 }

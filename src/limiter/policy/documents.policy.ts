@@ -5,7 +5,7 @@
  */
 import type { Costs } from '../../call.ts';
 import { type Bucket, type DocumentCost, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
-import { requestWindows } from './meter-state.policy.ts';
+import { requestWindows } from './meter.policy.ts';
 import { sleep, wake } from './lanes.policy.ts';
 import { addCosts, forgetEstimate, subtractCosts, cappedCosts } from './waiting-costs.policy.ts';
 

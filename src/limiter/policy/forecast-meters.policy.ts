@@ -8,9 +8,7 @@
 import type { MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import type { Bucket } from './bucket-state.policy.ts';
-import { keptFree, netRate } from './meter-others.policy.ts';
-import { callWindows } from './meter-state.policy.ts';
-import { levelAt, type Meter, restMs, roomInMs } from './meter.policy.ts';
+import { callWindows, keptFree, levelAt, type Meter, netRate, restMs, roomInMs } from './meter.policy.ts';
 import { loggedUnits, periodMs, windowWaitMs } from './window-log.policy.ts';
 
 export interface Forecast {

@@ -30,7 +30,7 @@ import {
 import { isFull, maxInFlightOf } from './in-flight.policy.ts';
 import { inFlightOf, twinIn } from './lanes.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
-import { meterNames } from './meter-state.policy.ts';
+import { meterNames } from './meter.policy.ts';
 import {
   afterStandstill,
   bucketStandstill,

@@ -1,7 +1,6 @@
 /**
  * A grant: the head of a lane takes its units and gets a lease. Part of the specification in `scheduler.policy.ts`.
  */
-import type { Costs, MeterName } from '../../call.ts';
 import {
   isBackground,
   leaseToken,
@@ -16,17 +15,7 @@ import { takeTurn } from './callers.policy.ts';
 import { beginProbe, knownCosts, type Head } from './documents.policy.ts';
 import { notePilot } from './in-flight.policy.ts';
 import { dequeue, noteInFlight } from './lanes.policy.ts';
-import { costEntries, markName } from './meter-state.policy.ts';
-import {
-  calmLatenessMs,
-  maxLatenessMs,
-  quietGapMs,
-  take,
-  type InTransit,
-  type Meter,
-  type MeterMark,
-  type Spacing,
-} from './meter.policy.ts';
+import { costEntries, take } from './meter.policy.ts';
 import { forgetReservation } from './reservations.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 
@@ -60,13 +49,13 @@ export function grantAs(
   dequeue(bucket, lane, ticket);
   if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
-  const spacing = noteSpacing(bucket, now);
-  const marks = takeUnits(bucket, { costs, spacing }, now);
+  const marks = new Map(
+    costEntries(costs).map(([name, units]) => [name, take(meterOf(bucket, name, now), units, now)]),
+  );
   const lease: Lease = {
     token,
     ticket,
     grantedAt: now,
-    spacing,
     marks,
     expiresAt: now + ticket.leaseMs,
     answered: false,
@@ -75,7 +64,6 @@ export function grantAs(
   ticket.lease = lease.token;
   bucket.leases.set(lease.token, lease);
   bucket.expiries.set(lease.token, lease.expiresAt);
-  if (spacing !== 'crowded') bucket.unanswered.set(lease.token, now);
   notePilot(bucket, now);
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
@@ -96,31 +84,6 @@ export function grantAs(
   return isDue ? { ...granted, isDue } : granted;
 }
 
-/** How far a grant that is made now is from the one before. */
-function noteSpacing(bucket: Bucket, now: number): Spacing {
-  const isQuiet = bucket.lastGrantAt === null || now - bucket.lastGrantAt >= quietGapMs;
-  if (!isQuiet) bucket.crowdedAt = now;
-  const isLong = bucket.crowdedAt === null || now - bucket.crowdedAt >= maxLatenessMs;
-  if (!isQuiet) return 'crowded';
-  return isLong ? 'calm' : 'quiet';
-}
-
-/** Takes the units of a call that is granted now from its meters. */
-function takeUnits(
-  bucket: Bucket,
-  { costs, spacing }: { readonly costs: Costs; readonly spacing: Spacing },
-  now: number,
-): Map<MeterName, MeterMark> {
-  const before = spacing === 'calm' ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
-  const marks = new Map<MeterName, MeterMark>();
-  for (const [name, units] of costEntries(costs)) {
-    const meter = meterOf(bucket, name, now);
-    const inTransit = inTransitBefore(bucket, before, meter);
-    marks.set(markName(meter), take(meter, { units, inTransit }, now));
-  }
-  return marks;
-}
-
 /** The lane has one more lease; `service`: what it counts for in the fair order. */
 function countInLane({
   lane,
@@ -137,10 +100,3 @@ function countInLane({
   lane.grantedAt = lease.grantedAt;
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
 }
-
-const inTransitBefore = (bucket: Bucket, tokens: readonly LeaseToken[], meter: Meter): InTransit[] =>
-  tokens.flatMap((token) => {
-    const lease = bucket.leases.get(token);
-    const units = lease?.marks.get(markName(meter))?.cost ?? 0;
-    return lease === undefined || units === 0 ? [] : [{ grantedAt: lease.grantedAt, units }];
-  });

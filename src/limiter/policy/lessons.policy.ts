@@ -3,25 +3,23 @@
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback, MeterName } from '../../call.ts';
-import { markOf, meterOf, meterOfMark, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
-import { meterNames, requestWindows } from './meter-state.policy.ts';
+import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
 import { endPilot, learnFromRefusal } from './in-flight.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
 import {
-  calmLatenessMs,
-  drain,
+  applySetting,
   giveUnitsBack,
   markAnswered,
-  markUnreported,
+  meterNames,
+  requestWindows,
   settleUnits,
+  windowNames,
   type Meter,
   type MeterMark,
 } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
-import { applySetting } from './meter-quota.policy.ts';
-import { followWindows } from './described-windows.policy.ts';
-import { keepLog, levelOfLog, logSent } from './window-log.policy.ts';
+import { logSent } from './window-log.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -36,26 +34,48 @@ export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): 
   headAt: now - headAgoMs,
 });
 
+/** True when these are the settings that the bucket has. */
+export function isUnder(bucket: Bucket, { meters, learn, maxInFlightTotal }: BucketSetting): boolean {
+  if (bucket.learn !== learn || bucket.maxInFlight !== (maxInFlightTotal ?? null)) return false;
+  let stated = 0;
+  for (const meter of bucket.meters.values()) if (meter.stated !== null) stated += 1;
+  if (stated !== meters.length) return false;
+  return meters.every(({ meter: name, limit, windowMs, counts }) => {
+    const meter = bucket.meters.get(name);
+    const known = meter?.stated;
+    return known?.limit === limit && known.windowMs === windowMs && meter?.log?.counts === counts;
+  });
+}
+
 export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
-  bucket.learn = setting.learn;
   bucket.probe = setting.probe;
+  if (isUnder(bucket, setting)) return;
+  bucket.learn = setting.learn;
   bucket.maxInFlight = setting.maxInFlightTotal ?? null;
   if (!setting.learn) bucket.learnedInFlight = null;
-  followWindows(bucket, setting.meters, now);
-  for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
+  const sent = longestWindow(bucket);
+  for (const { meter: name, windowMs } of setting.meters) {
+    const meter = meterOf(bucket, name, now);
+    const isOther = meter.limit === null || meter.windowMs !== windowMs;
+    // What was sent counts for each window, whoever counted it: the longest knows most.
+    if (sent !== null && isOther && windowNames.includes(name)) countAs(meter, sent);
+  }
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
-    const counts = stated?.counts ?? null;
-    // A level is what it has drained to by now, also where limit and length stay the same.
-    if (meter.log === null && counts !== null) drain(meter, now);
-    if (meter.log !== null && counts === null) levelOfLog(meter, meter.log, now);
-    // A log that is rolling has the times of its sends, one of the clock's windows only their ends: it changes its length as rolling.
-    if (meter.log !== null && counts === 'rolling') keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
-    // A lower limit cuts the level, and not what was sent: of that some may come back, because the upstream has refused it.
-    const sent = meter.level;
-    applySetting(meter, { stated, learn: setting.learn }, now);
-    keepLog(meter, { counts, epochAt: bucket.epochAt, sent }, now);
+    applySetting(meter, { stated, learn: setting.learn, epochAt: bucket.epochAt }, now);
   }
+}
+
+/** The meter has counted what another one has, under that one's window. */
+const countAs = (meter: Meter, { windowMs, log, at, level }: Meter): void =>
+  void Object.assign(meter, { windowMs, log, at, level });
+
+/** Of the windows of requests the longest that has a log of its sends, or else the longest. */
+function longestWindow({ meters }: Bucket): Meter | null {
+  const known = windowNames.flatMap((name) => meters.get(name) ?? []).filter(({ limit }) => limit !== null);
+  const logged = known.filter(({ log }) => log !== null);
+  const [longest] = (logged.length > 0 ? logged : known).toSorted((a, b) => b.windowMs - a.windowMs);
+  return longest ?? null;
 }
 
 /** What a response taught. `closedMs`: the response refused its call until so many milliseconds after it; absent = no refusal. */
@@ -70,66 +90,34 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
   const isFirst = !lease.answered;
   markLeaseAnswered(bucket, lease);
   bucket.opened = true;
-  noteLateness(bucket, lease, sentAt);
-  const seen = { sentAt, headAt, spacing: lease.spacing, closedMs };
   for (const [meter, { cost, granted }] of isFirst ? marked(bucket, lease) : []) {
-    logSent(meter, { cost, granted, grantedAt: lease.grantedAt, sentAt, headAt });
+    const isOfFirst = meter.limit !== null && granted <= meter.limit;
+    logSent(meter, { cost, isFirst: isOfFirst, grantedAt: lease.grantedAt, sentAt, headAt });
   }
   for (const report of feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
-    const mark = markOf(bucket, lease, report.meter);
-    learnMeter(meter, { report, mark, seen, learn: bucket.learn }, now);
+    const mark = lease.marks.get(report.meter) ?? null;
+    learnMeter(meter, { report, mark, sentAt, headAt, closedMs, learn: bucket.learn }, now);
   }
   const { document } = lease.ticket;
   const points = feedback.requestedCost;
   if (points !== undefined && document !== null) learnDocument(bucket, { document, points }, now);
   if (isFirst && bucket.learn && feedback.refusesConcurrency === true) learnFromRefusal(bucket, now);
-  if (!isFirst || closedMs > 0) return;
-  for (const [meter, mark] of marked(bucket, lease)) {
-    const isReported = feedback.meters.some((one) => one.meter === meter.name && one.level !== null);
-    if (!isReported) markUnreported(meter, mark, now);
-  }
 }
 
 /** The meters of which the lease's call took, and its marks of them. */
-function marked(bucket: Bucket, { marks }: Lease): [Meter, MeterMark][] {
-  const all: [Meter, MeterMark][] = [];
-  for (const [name, mark] of marks) {
-    const meter = meterOfMark(bucket, name);
-    if (meter !== undefined) all.push([meter, mark]);
-  }
-  return all;
-}
-
-/**
- * A call that left more than `calmLatenessMs` after its grant comes from a replica that lags behind: other calls of that replica,
- * granted even earlier, may still be unsent. So the calls after it count as crowded, however far apart the bucket grants by then.
- */
-function noteLateness(bucket: Bucket, { grantedAt }: Lease, sentAt: number): void {
-  if (sentAt - grantedAt <= calmLatenessMs) return;
-  bucket.crowdedAt = Math.max(bucket.crowdedAt ?? sentAt, sentAt);
-}
+const marked = (bucket: Bucket, { marks }: Lease): [Meter, MeterMark][] =>
+  [...marks].flatMap(([name, mark]) => {
+    const meter = bucket.meters.get(name);
+    return meter === undefined ? [] : [[meter, mark]];
+  });
 
 /** Notes that the lease's call is no longer on its way: the upstream has counted it, or never will. */
-function markLeaseAnswered(bucket: Bucket, lease: Lease): void {
+export function markLeaseAnswered(bucket: Bucket, lease: Lease): void {
   if (lease.answered) return;
   lease.answered = true;
   endPilot(bucket, lease);
-  if (lease.spacing !== 'crowded') bucket.unanswered.delete(lease.token);
   for (const [meter, mark] of marked(bucket, lease)) markAnswered(meter, mark);
-}
-
-/** Notes on the meters a call whose response stated nothing. If the call arrived upstream, it did so before `at`. */
-export function learnUnreported(bucket: Bucket, lease: Lease, at: number): void {
-  if (lease.answered) return;
-  markLeaseAnswered(bucket, lease);
-  for (const [meter, mark] of marked(bucket, lease)) markUnreported(meter, mark, at);
-}
-
-/** The call succeeded, but its response could not be read. */
-export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
-  learnUnreported(bucket, lease, now);
-  bucket.opened = true;
 }
 
 const tokenMeters: readonly MeterName[] = ['tokens', 'tokens_day', 'input_tokens', 'output_tokens'];
@@ -165,8 +153,7 @@ export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throt
   }
   const refusal = lesson === null ? null : refusalOf(bucket, lease, lesson);
   if (lesson !== null) applyLesson(bucket, { lease, lesson, closedMs }, now);
-  else if (closedMs > 0) markLeaseAnswered(bucket, lease);
-  else learnUnreported(bucket, lease, now);
+  else markLeaseAnswered(bucket, lease);
   if (closedMs <= 0) return;
   if (refusal !== null) {
     const { name, asked, hadRoom } = refusal;
@@ -197,7 +184,7 @@ function refusalOf(
   const name = refusingMeter(lesson);
   if (name === null) return null;
   const meter = bucket.meters.get(name);
-  const reserved = markOf(bucket, lease, name)?.cost ?? 0;
+  const reserved = lease.marks.get(name)?.cost ?? 0;
   const asked = refusedUnits(lesson.feedback) ?? reserved;
   if (asked <= 0) return null;
   const { grantedAt } = lease;
@@ -207,22 +194,16 @@ function refusalOf(
   return { name, asked, hadRoom: asked <= reserved && isTimed && isKnown && isNew };
 }
 
-export interface Spending {
-  readonly lease: Lease;
-  readonly spent: Costs;
-}
-
 /**
  * Corrects the meters once the units that the lease's call has spent are known. A meter of which the call reserved nothing is charged
  * too, if the bucket has it: output tokens are counted only when they have been produced.
  */
-export function correct(bucket: Bucket, { lease, spent }: Spending, now: number): void {
+export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Costs, now: number): void {
   for (const name of meterNames) {
     const units = spent[name];
-    const reserved = markOf(bucket, lease, name)?.cost ?? 0;
     const meter = bucket.meters.get(name);
     if (units === undefined || meter === undefined) continue;
-    settleUnits(meter, { reserved, spent: units, grantedAt: lease.grantedAt }, now);
+    settleUnits(meter, { reserved: marks.get(name)?.cost ?? 0, spent: units, grantedAt }, now);
   }
 }
 

@@ -5,15 +5,27 @@
  * between our sending it and its response's head. So a response does not give a level but bounds, and the model is moved only as
  * far as the bounds demand: a single late or reordered response can neither open the bucket too far nor close it for nothing.
  *
- * Owns: what becomes of the model, and the upstream's refusals. Does not own: the bounds that a response proves
- * (`meter-bounds.policy.ts`), the model itself (`meter.policy.ts`), which limit holds (`meter-quota.policy.ts`), the estimate of
- * what others take (`meter-others.policy.ts`). Pure; `now` is an argument.
+ * What others take, who use the same quota without Sluice, is a steady stream and bursts. The stream is the rise of the levels in
+ * responses that our own calls do not explain; it reduces the rate at which the meter drains. A burst shows when a call is refused that
+ * had room: from then on the meter is contested, and keeps as many units free as others took at once.
+ *
+ * Does not own: the model itself and which limit holds (`meter.policy.ts`). Invariant: without a refusal nothing is kept free; a single
+ * burst does not count as a stream. Pure; `now` is an argument.
  */
 import type { MeterReport } from '../../call.ts';
-import { levelBounds, type Bounds, type Observation, type SeenLevel } from './meter-bounds.policy.ts';
-import { netRate, noteContest, noteOthers, noteOthersBurst } from './meter-others.policy.ts';
-import { drain, drainRate, restMs, type Meter, type MeterMark } from './meter.policy.ts';
-import { applyReport, isHeldSlower, unusedUnits } from './meter-quota.policy.ts';
+import {
+  applyReport,
+  calmLatenessMs,
+  drain,
+  drainRate,
+  isHeldSlower,
+  jitterUnits,
+  netRate,
+  restMs,
+  unusedUnits,
+  type Meter,
+  type MeterMark,
+} from './meter.policy.ts';
 import { logReported, logStatedEnd } from './window-log.policy.ts';
 
 /** A slower response raises the time of the fastest response by this factor, and at least by `minRiseMs`. */
@@ -21,13 +33,24 @@ const fastestRise = 1.01;
 const minRiseMs = 0.05;
 /** Upstreams state waits in whole seconds, rounded up. */
 const waitGrainMs = 1_000;
+/** So many calls may be sent in addition to what has drained meanwhile before they count as a burst. */
+const burstToleranceCalls = 2;
+/**
+ * How much of the fastest response's time the upstream is taken to spend after the call has arrived: this share of it, or all but
+ * `calmJitterMs` milliseconds, whichever is more.
+ */
+const answeringShare = 0.8;
+const calmJitterMs = 50;
 
-/** What a response states of one meter, and how it was obtained. */
+/** What a response states of one meter, and when and how it was obtained, on the store's clock. */
 export interface Reported {
   readonly report: MeterReport;
   /** The lease's mark; `null` = its call took nothing from the meter. */
   readonly mark: MeterMark | null;
-  readonly seen: Observation;
+  readonly sentAt: number;
+  readonly headAt: number;
+  /** The response refused the call until this many milliseconds after it; 0 = no refusal. */
+  readonly closedMs: number;
   /** Reported limits may raise a stated one. */
   readonly learn: boolean;
 }
@@ -36,60 +59,104 @@ export interface Reported {
  * Learns from one report. Limits: a newer response sets them, downwards always, upwards only when `learn`.
  * Level: moved into the bounds that the report proves.
  */
-export function learnMeter(meter: Meter, { report, mark, seen, learn }: Reported, now: number): void {
+export function learnMeter(meter: Meter, reported: Reported, now: number): void {
+  const { report, sentAt, headAt, learn } = reported;
+  const { limit, windowMs, level, resetMs: leftMs = null } = report;
   drain(meter, now);
-  const isNewer = meter.reported === null || seen.sentAt >= meter.reported.sentAt;
-  if (isNewer && report.limit > 0) {
-    const windowMs = report.windowMs !== null && report.windowMs > 0 ? report.windowMs : null;
-    const leftMs = report.resetMs ?? null;
-    applyReport(
-      meter,
-      { limit: report.limit, windowMs, sentAt: seen.sentAt },
-      { leftMs, learn, cost: mark?.cost ?? 0, now },
-    );
+  if (limit > 0 && (meter.reported === null || sentAt >= meter.reported.sentAt)) {
+    const quota = { limit, windowMs: windowMs !== null && windowMs > 0 ? windowMs : null, sentAt };
+    applyReport(meter, { reported: quota, leftMs, learn }, now);
   }
-  const { resetMs = null } = report;
-  if (resetMs !== null) logStatedEnd(meter, { sentAt: seen.sentAt, headAt: seen.headAt, leftMs: resetMs });
-  if (report.level === null || meter.limit === null) return;
-  if (meter.log !== null) return logReported(meter, report.level.lowest - unusedUnits(meter), now);
-  learnLevel(meter, { level: report.level, mark, seen }, now);
-  learnFastest(meter, seen);
-  meter.heardAt = Math.max(meter.heardAt ?? seen.sentAt, seen.sentAt);
+  if (leftMs !== null) logStatedEnd(meter, { sentAt, headAt }, leftMs);
+  if (level === null || meter.limit === null) return;
+  if (meter.log !== null) return logReported(meter, level.lowest - unusedUnits(meter), now);
+  learnLevel(meter, { ...reported, level }, now);
+  // The fastest time falls at once and rises slowly: upstreams become slower at times, and calls of one bucket differ.
+  const tookMs = Math.max(0, headAt - sentAt);
+  meter.fastestMs =
+    meter.fastestMs === null ? tookMs : Math.min(tookMs, meter.fastestMs * fastestRise + minRiseMs);
+  meter.heardAt = Math.max(meter.heardAt ?? sentAt, sentAt);
 }
 
-function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
-  const { level, mark, seen } = found;
-  const { proved, likely, isInOrder, upper } = boundsInForce(meter, levelBounds(meter, found, now), now);
+type ReportedLevel = Reported & { readonly level: NonNullable<MeterReport['level']> };
+
+function learnLevel(meter: Meter, found: ReportedLevel, now: number): void {
+  const { level, mark, sentAt, closedMs } = found;
+  const { proved, likely, isInOrder, upper } = levelBounds(meter, found, now);
   const before = meter.level;
   const isFirst = meter.fastestMs === null;
-  if (isFirst && meter.stated === null) move(meter, { lower: upper, upper }, now);
-  else move(meter, { lower: Math.max(proved, Math.min(likely, upper)), upper: Math.max(proved, upper) }, now);
+  const lower = isFirst && meter.stated === null ? upper : Math.max(proved, Math.min(likely, upper));
+  move(meter, { lower, upper: Math.max(proved, upper) }, now);
   const cost = mark?.cost ?? 0;
-  const sinceMs = meter.heardAt === null ? 0 : seen.sentAt - meter.heardAt;
+  const sinceMs = meter.heardAt === null ? 0 : sentAt - meter.heardAt;
   // Before the first response the level was unknown; and a call that found the bucket closed shows no burst of others.
-  if (isFirst || sinceMs <= 0 || isShut(meter, cost, seen.closedMs)) return;
-  noteOthers(meter, changeByOthers(meter, { before, proved, isInOrder }), sinceMs);
+  if (isFirst || sinceMs <= 0 || isShut(meter, cost, closedMs)) return;
+  // Where calls may have come out of order, the level rises by what is likely, and that counts calls twice that were granted later and had
+  // arrived already. As long as no call that had room was refused, nobody else need be there: only what is proved counts as a rise then.
+  const isGuess = meter.level > before && !isInOrder && meter.contest === null;
+  const after = isGuess ? Math.min(meter.level, Math.max(before, proved)) : meter.level;
+  noteOthers(meter, after - before, sinceMs);
   const units = (isInOrder ? likely : proved) - before;
   noteOthersBurst(meter, { units, uncertainty: level.highest - level.lowest, cost }, now);
 }
 
-/**
- * Units by which the level has changed because of others, from the level `before` the response.
- *
- * Responses that come out of order let the level rise by what is likely, and that counts calls twice that were granted later
- * and had arrived already. As long as no call that had room was refused (no contest), nobody else need be there: only what
- * is proved counts as a rise then. Otherwise a burst over several replicas would take its own calls for somebody else's.
- */
-function changeByOthers(
-  { level, contest }: Meter,
-  {
-    before,
-    proved,
+/** Bounds of the level now, under the quota in force. */
+interface Bounds {
+  /** The level if the call arrived as soon as it was sent, and no call granted later was counted yet. */
+  readonly proved: number;
+  /** `proved` plus the calls granted later: the level if calls arrive in the order in which they are sent. */
+  readonly likely: number;
+  /** True when no call was sent so shortly before or after this one that either may have overtaken the other. */
+  readonly isInOrder: boolean;
+  /** The level if the call arrived as late as its response allows, and before every call that it may have overtaken. */
+  readonly upper: number;
+}
+
+function levelBounds(meter: Meter, found: ReportedLevel, now: number): Bounds {
+  const { level, mark, sentAt, headAt } = found;
+  const { granted, answered, fastestMs, refusal } = meter;
+  const unused = unusedUnits(meter);
+  // GraphQL cost is reported at the end of the execution, after the refund, not at admission.
+  const isTimed = mark !== null && mark.cost > 0 && meter.name !== 'cost';
+  const sinceMs = Math.max(0, now - (meter.name === 'cost' ? headAt : sentAt));
+  // A stated level is rounded. While no earlier response bounds it, its lower end would let a call into a full bucket.
+  const counted = (fastestMs === null ? level.highest : level.lowest) - unused;
+  const later = isTimed ? Math.max(0, granted - mark.granted) : 0;
+  const rate = netRate(meter);
+  const isInOrder =
+    isTimed &&
+    Math.max(mark.inTransit, later - drainRate(meter) * sinceMs) <= burstToleranceCalls * mark.cost;
+  const levelAfter = (ms: number): number => Math.max(0, level.highest - rate * ms);
+  const jitter = jitterUnits(meter);
+  // If the call took nothing from the meter, all calls may have come after it.
+  const toCome = isTimed ? later + mark.inTransit : granted - (mark === null ? 0 : answered);
+  // A call in order was late itself, or calls before it were later than it.
+  const highest = isInOrder
+    ? Math.max(
+        levelAfter(sinceArrivalMs(meter, found, now)) + later,
+        mark.inTransit > 0 ? levelAfter(sinceMs) + toCome + jitter : 0,
+      )
+    : levelAfter(now - headAt) + toCome + jitter;
+  const refusedLevel =
+    refusal === null || sentAt > refusal.headAt ? 0 : refusal.level - rate * (now - refusal.at);
+  const upper = Math.max(highest, refusedLevel) - unused;
+  return {
+    proved: counted - drainRate(meter) * sinceMs,
+    likely: counted - rate * sinceMs + later,
     isInOrder,
-  }: { readonly before: number; readonly proved: number; readonly isInOrder: boolean },
-): number {
-  const isGuess = level > before && !isInOrder && contest === null;
-  return (isGuess ? Math.min(level, Math.max(before, proved)) : level) - before;
+    upper: Math.min(meter.limit ?? Infinity, Math.max(upper, isHeldSlower(meter) ? heldAt(meter, now) : 0)),
+  };
+}
+
+/**
+ * Minimum time since a calm call arrived, milliseconds. Its arrival was no later than `calmLatenessMs` allows, or than the time of
+ * the fastest response leaves for it.
+ */
+function sinceArrivalMs({ fastestMs }: Meter, { sentAt, headAt }: ReportedLevel, now: number): number {
+  const sinceHead = Math.max(0, now - headAt);
+  const fastest = fastestMs ?? 0;
+  const answering = Math.max(fastest * answeringShare, fastest - calmJitterMs);
+  return Math.max(sinceHead, Math.min(now - sentAt - calmLatenessMs, sinceHead + answering));
 }
 
 /** True when the stated wait is over a second longer than the cost takes to drain: the bucket is not merely full, but closed. */
@@ -104,29 +171,13 @@ function move(
   { lower, upper }: { readonly lower: number; readonly upper: number },
   now: number,
 ): void {
-  const rate = netRate(meter);
   const most = Math.max(0, Math.min(Math.max(heldAt(meter, now), lower), upper));
   meter.level = Math.min(Math.max(meter.level, lower), most);
-  meter.at = now + (most - meter.level) / rate;
+  meter.at = now + (most - meter.level) / netRate(meter);
 }
 
 /** The level plus the units that would drain if the meter did not rest. */
 const heldAt = (meter: Meter, now: number): number => meter.level + netRate(meter) * restMs(meter, now);
-
-/** The fastest time falls at once and rises slowly: upstreams become slower at times, and calls of one bucket differ. */
-function learnFastest(meter: Meter, { sentAt, headAt }: Observation): void {
-  const tookMs = Math.max(0, headAt - sentAt);
-  const known = meter.fastestMs;
-  meter.fastestMs = known === null ? tookMs : Math.min(tookMs, known * fastestRise + minRiseMs);
-}
-
-/** Converts bounds of the upstream's level into bounds of the level under the quota in force. */
-function boundsInForce(meter: Meter, bounds: Bounds, now: number): Bounds {
-  const { proved, likely, upper } = bounds;
-  const unused = unusedUnits(meter);
-  const own = isHeldSlower(meter) ? heldAt(meter, now) : 0;
-  return { ...bounds, proved: proved - unused, likely: likely - unused, upper: Math.max(upper, own) };
-}
 
 /** How a call was refused. */
 export interface Refusal {
@@ -151,13 +202,11 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
     noteOthers(meter, Math.max(0, used - meter.level), now - meter.heardAt);
     noteContest(meter, cost, now);
   }
-  const rate = netRate(meter);
-  if (meter.level + rate * restMs(meter, now) < used + rate * waitMs) {
+  if (heldAt(meter, now) < used + netRate(meter) * waitMs) {
     meter.level = used;
     meter.at = now + waitMs;
   }
-  // The response to a call that was sent before the refusal does not reflect it.
-  meter.peak = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
+  meter.refusal = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
   meter.heardAt = Math.max(meter.heardAt ?? now, now + waitMs);
 }
 
@@ -165,6 +214,71 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
 export function reopen(meter: Meter, now: number): void {
   if (meter.at <= now) return;
   meter.at = now;
-  meter.peak = null;
+  meter.refusal = null;
   if (meter.heardAt !== null && meter.heardAt > now) meter.heardAt = now;
+}
+
+// Others
+
+/** Time constants of the estimate, milliseconds: where responses state the level, and where only refusals show others. */
+const reportedMemoryMs = 10_000;
+const unreportedMemoryMs = 3_000;
+/** A sudden rise counts at most as what drains in this time, milliseconds: shown by levels, and by refusals alone. */
+const maxReportedRiseMs = 1_000;
+const maxUnreportedRiseMs = 10_000;
+/** The meter stops being contested after a while without bursts if others take less than this share of what drains. */
+const negligibleShare = 0.05;
+const contestMemoryMs = 60_000;
+/** A contested meter keeps at least the units free that drain in this time, milliseconds. */
+const keptDrainMs = 50;
+/** Factor on the largest burst so far, because the next one may be larger. */
+const burstMargin = 1.25;
+/** Factor on the units kept free after another refusal, which shows that they were too few. */
+const refusalMargin = 1.5;
+
+/**
+ * Notes that the level changed by `change` units more than expected within `sinceMs`, the time since the use of others was last
+ * known. A rise shows that they take more, a fall that they take less.
+ */
+function noteOthers(meter: Meter, change: number, sinceMs: number): void {
+  if (sinceMs <= 0) return;
+  const rate = drainRate(meter);
+  const isReported = meter.fastestMs !== null;
+  const rise = Math.min(change, rate * (isReported ? maxReportedRiseMs : maxUnreportedRiseMs));
+  const others = meter.others + rise / (sinceMs + (isReported ? reportedMemoryMs : unreportedMemoryMs));
+  meter.others = Math.max(0, Math.min(others, rate));
+}
+
+/** What one response shows that others took at once. */
+interface OthersBurst {
+  /** The minimum that others took beyond what was expected, and how much more it may have been (`uncertainty`). */
+  readonly units: number;
+  readonly uncertainty: number;
+  /** Units that the answered call took. */
+  readonly cost: number;
+}
+
+/** Adjusts what a contested meter keeps free: to the largest burst of others, and to less after a long time without one. */
+function noteOthersBurst(meter: Meter, { units, uncertainty, cost }: OthersBurst, now: number): void {
+  const { contest } = meter;
+  if (contest === null || cost <= 0) return;
+  if (units > cost / 2) {
+    const largest = Math.max(contest.units, burstMargin * (units + uncertainty) + cost);
+    meter.contest = { ...contest, units: largest, at: now };
+    return;
+  }
+  const isOver = now - contest.at > Math.max(contestMemoryMs, meter.windowMs);
+  if (!isOver || meter.others >= negligibleShare * drainRate(meter)) return;
+  const left = contest.units - cost;
+  meter.contest = left > 0 ? { ...contest, units: left, at: now } : null;
+}
+
+/** Notes that a call of this cost was refused although the model had room: the meter is contested. */
+function noteContest(meter: Meter, cost: number, now: number): void {
+  const { units = 0, allowance = 0 } = meter.contest ?? {};
+  meter.contest = {
+    units: Math.max(refusalMargin * units, units + cost, 2 * cost, keptDrainMs * drainRate(meter)),
+    allowance: allowance + 2 * cost,
+    at: now,
+  };
 }

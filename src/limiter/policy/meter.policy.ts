@@ -4,21 +4,309 @@
  * The model (recorded from live services): a call is admitted while `level + cost <= limit`, the level drains at
  * `limit / window`. Responses correct it (`meter-learning.policy.ts`).
  *
- * Owns: draining, room, what a grant takes and gets back. Does not own: which limit holds (`meter-quota.policy.ts`),
- * what responses mean, which calls wait, which lane is next. Pure; `now` is an argument.
+ * Owns: the data of a meter, which quota is in force, draining, room, what a grant takes and gets back. Does not own: what responses
+ * mean, which calls wait, which lane is next. Invariant: a changed setting or report takes effect at once, in every direction. Pure;
+ * `now` is an argument.
  */
-import { keptFree, netRate } from './meter-others.policy.ts';
-import { drainRate, type InTransit, type Meter, type MeterMark } from './meter-state.policy.ts';
-import { logUnits, loggedUnits, unlogUnits, windowWaitMs } from './window-log.policy.ts';
+import type { Costs, MeterName } from '../../call.ts';
+import type { MeterSetting } from '../limiter.ts';
+import {
+  beginLog,
+  countedAs,
+  loggedUnits,
+  logUnits,
+  unlogUnits,
+  windowWaitMs,
+  type WindowLog,
+} from './window-log.policy.ts';
 
-export {
-  createMeter,
-  drainRate,
-  type InTransit,
-  type Meter,
-  type MeterMark,
-  type Spacing,
-} from './meter-state.policy.ts';
+// Names
+
+/** All meters, in the order in which they are visited. */
+export const meterNames: readonly MeterName[] = [
+  'requests',
+  'tokens',
+  'requests_day',
+  'tokens_day',
+  'cost',
+  'images',
+  'requests_burst',
+  'requests_hour',
+  'input_tokens',
+  'output_tokens',
+];
+
+/** Further windows of requests: a call takes from them what it takes from `requests`, where the bucket has them. */
+export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests_hour'];
+
+/** Windows of requests that are shorter than a day. */
+export const windowNames: readonly MeterName[] = ['requests', ...requestWindows];
+
+/** All meters of which each call takes the same. */
+export const callWindows: readonly MeterName[] = [...windowNames, 'requests_day'];
+
+/** Meter names and units of a call's costs, without the zeros. */
+export function costEntries(costs: Costs): [MeterName, number][] {
+  const entries: [MeterName, number][] = [];
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
+    if (units > 0) entries.push([name, units]);
+  }
+  return entries;
+}
+
+// Data
+
+const secondMs = 1_000;
+const minuteMs = 60_000;
+const hourMs = 3_600_000;
+const dayMs = 86_400_000;
+
+/** `limit` units in each window of this length, milliseconds. */
+export interface Quota {
+  readonly limit: number;
+  readonly windowMs: number;
+}
+
+/** What the upstream's responses stated of its quota. */
+export interface ReportedQuota {
+  readonly limit: number;
+  /** `null`: no response stated it. */
+  readonly windowMs: number | null;
+  /** Sending time of the newest call whose response stated the limit. */
+  readonly sentAt: number;
+}
+
+export interface Meter {
+  readonly name: MeterName;
+  /** Units per window in force, which follows from `stated` and `reported`; `null`: nobody knows, nobody is held back. */
+  limit: number | null;
+  /** Window in force, milliseconds; while no limit is known, the one that it is taken to be counted over. */
+  windowMs: number;
+  /** Quota stated by the operator; `null`: none. */
+  stated: Quota | null;
+  /** Quota stated by responses; `null`: none stated any. */
+  reported: ReportedQuota | null;
+  /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
+  level: number;
+  at: number;
+  /** Level and `granted` when a lowered limit last cut the level off; `null`: none did. */
+  cut: { readonly level: number; readonly granted: number; readonly at: number } | null;
+  /** Units granted, without those that the upstream did not count, and units of granted calls that are no longer on their way. */
+  granted: number;
+  answered: number;
+  /** `granted` before the grants of the last `calmLatenessMs`, by their times, oldest first. */
+  recent: readonly { readonly at: number; readonly granted: number }[];
+  /** Estimated consumption of others, units per millisecond. */
+  others: number;
+  /** The last instant up to which the use of others is known; `null` = it was never known. */
+  heardAt: number | null;
+  /**
+   * How full the meter is as the last refusal told it (`level` at `at`), and when that came (`headAt`): responses to calls that were sent before
+   * do not reflect it. `null`: there was none.
+   */
+  refusal: { readonly level: number; readonly at: number; readonly headAt: number } | null;
+  /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
+  contest: Contest | null;
+  /** About the shortest time between a call and its response's head, milliseconds; `null`: no response stated the level yet. */
+  fastestMs: number | null;
+  /** When the meter was last found empty: what was reserved before has drained by then. `null`: never. */
+  emptyAt: number | null;
+  /** What was granted of late, where the operator describes the window; `null`: the level drains continuously. */
+  log: WindowLog | null;
+}
+
+export interface Contest {
+  /** The most that others were seen to take unexpectedly, and a margin. */
+  readonly units: number;
+  /** Units that may be kept free for them though nobody waits. */
+  readonly allowance: number;
+  /** When others were last in our way, or the units were last taken back. */
+  readonly at: number;
+}
+
+/** What a grant took of a meter. */
+export interface MeterMark {
+  readonly cost: number;
+  /** `granted` right after this grant. */
+  readonly granted: number;
+  /** When the meter was to drain on right after this grant, as it seemed then. */
+  readonly drainsAt: number;
+  /** Units of the calls granted before that may arrive after this one. */
+  readonly inTransit: number;
+}
+
+export const createMeter = (name: MeterName, now: number): Meter => ({
+  name,
+  limit: null,
+  windowMs: assumedWindowMs(name),
+  stated: null,
+  reported: null,
+  level: 0,
+  at: now,
+  cut: null,
+  granted: 0,
+  answered: 0,
+  recent: [],
+  others: 0,
+  heardAt: null,
+  refusal: null,
+  contest: null,
+  fastestMs: null,
+  emptyAt: null,
+  log: null,
+});
+
+/** Length of the window of a meter as its name says it, milliseconds. */
+const assumedWindowMs = (name: MeterName): number => (name.endsWith('_day') ? dayMs : minuteMs);
+
+// The quota in force
+
+/** Applies the operator's setting (`null` = no longer stated). `learn`: a reported quota may raise it. */
+export function applySetting(
+  meter: Meter,
+  {
+    stated,
+    learn,
+    epochAt,
+  }: { readonly stated: MeterSetting | null; readonly learn: boolean; readonly epochAt: number },
+  now: number,
+): void {
+  meter.stated = stated === null ? null : { limit: stated.limit, windowMs: stated.windowMs };
+  drain(meter, now);
+  const { level: sent, log, windowMs } = meter;
+  enforce(meter, learn, now);
+  const counts = stated?.counts ?? null;
+  if (counts === null) {
+    // A log counts what was sent, also beyond a lowered limit.
+    meter.log = null;
+    meter.level = Math.min(meter.level, meter.limit ?? Infinity);
+  } else if (log === null) meter.log = beginLog(sent, { counts, epochAt, windowMs: meter.windowMs }, now);
+  else meter.log = countedAs({ log, windowMs }, { counts, windowMs: meter.windowMs });
+}
+
+/**
+ * Applies the quota that a response states. If it states no window, the former one stays, or the window is learned from what is
+ * left of it (`leftMs`, milliseconds; `null` = not stated).
+ */
+export function applyReport(
+  meter: Meter,
+  {
+    reported,
+    leftMs,
+    learn,
+  }: { readonly reported: ReportedQuota; readonly leftMs: number | null; readonly learn: boolean },
+  now: number,
+): void {
+  const known =
+    meter.reported?.limit === reported.limit || leftMs === null ? (meter.reported?.windowMs ?? null) : null;
+  meter.reported = { ...reported, windowMs: reported.windowMs ?? learnedWindowMs(known, leftMs) };
+  const { log, windowMs } = meter;
+  enforce(meter, learn, now);
+  if (log !== null)
+    meter.log = countedAs({ log, windowMs }, { counts: log.counts, windowMs: meter.windowMs });
+}
+
+/**
+ * Puts limit and window in force. The level is cut off at a lower limit, because the upstream counts no more than its limit. A raised
+ * limit gives no more room than the upstream is known to have: what it leaves unused was no part of the level, and what was cut off
+ * may be there yet.
+ */
+function enforce(meter: Meter, learn: boolean, now: number): void {
+  const { limit: before, windowMs: beforeMs } = meter;
+  const { limit, windowMs } = quotaInForce(meter, learn) ?? {
+    limit: null,
+    windowMs: assumedWindowMs(meter.name),
+  };
+  if (limit === before && windowMs === beforeMs) return;
+  drain(meter, now);
+  meter.limit = limit;
+  meter.windowMs = windowMs;
+  if (limit === null || limit === before) return;
+  if (before !== null && limit > before) {
+    const raised = meter.level + limit - before;
+    meter.level =
+      meter.heardAt === null ? Math.max(meter.level, Math.min(raised, levelThere(meter, now))) : raised;
+  } else if (meter.level > limit) {
+    if (before !== null)
+      meter.cut = { level: Math.max(meter.level, levelThere(meter, now)), granted: meter.granted, at: now };
+    meter.level = limit;
+  }
+}
+
+/** What the upstream may count since a lowered limit cut the level off; 0: none did, or it has drained. */
+const levelThere = ({ cut, granted, ...meter }: Meter, now: number): number =>
+  cut === null ? 0 : Math.max(0, cut.level + granted - cut.granted - drainRate(meter) * (now - cut.at));
+
+/**
+ * The quota in force: the reported one as soon as there is one, else the stated one. If the operator pinned the limit, the
+ * tighter of both counts, for the units at once and for the rate.
+ */
+function quotaInForce({ name, stated, reported }: Meter, learn: boolean): Quota | null {
+  if (reported === null) return stated;
+  const windowMs = reported.windowMs ?? stated?.windowMs ?? assumedWindowMs(name);
+  const learned = { limit: reported.limit, windowMs };
+  if (stated === null || learn) return learned;
+  const limit = Math.min(stated.limit, learned.limit);
+  const slower = stated.limit * learned.windowMs < learned.limit * stated.windowMs ? stated : learned;
+  if (limit === slower.limit) return slower;
+  return { limit, windowMs: (limit * slower.windowMs) / slower.limit };
+}
+
+/**
+ * Units by which the limit in force is below the upstream's own. So many of the used units that responses state take no room here:
+ * the operator leaves them to others, or does not use them.
+ */
+export const unusedUnits = ({ limit, reported }: Meter): number =>
+  limit === null || reported === null ? 0 : Math.max(0, reported.limit - limit);
+
+/**
+ * True when the operator's quota drains more slowly than the upstream's. Then a response with a lower level does not show how much
+ * of the operator's quota is used.
+ */
+export function isHeldSlower({ name, limit, windowMs, stated, reported }: Meter): boolean {
+  if (limit === null || reported === null) return false;
+  const reportedMs = reported.windowMs ?? stated?.windowMs ?? assumedWindowMs(name);
+  return limit * reportedMs < reported.limit * windowMs;
+}
+
+// The length of a window that no response states, estimated from the time that successive responses state to be left of it (docs/adr/0001).
+// A window is never shorter than the time left of it; where calls come all the time, a response right after its start states nearly all of
+// it. So the estimate is the shortest usual window that is no shorter than the longest time that was left. It never shrinks as long as the
+// limit is the same. If the first response comes late in a window, it is too short until that window ends: calls may then leave too fast for
+// the rest of it, but no more calls than the responses state to remain.
+
+/** Windows that upstreams have, ascending. Milliseconds. */
+export const usualWindowsMs: readonly number[] = [
+  ...[1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 45, 60].map((seconds) => seconds * secondMs),
+  ...[2, 3, 5, 10, 15, 20, 30].map((minutes) => minutes * minuteMs),
+  hourMs,
+];
+
+/**
+ * Upstreams state whole seconds, rounded up, and some add one second: the stated time may be this much longer than the window.
+ * Milliseconds.
+ */
+export const roundingMs = 1_000;
+/**
+ * Up to this stated time the rounding is not subtracted: it is a tenth of the time or more, so that the time could as well be that of
+ * a longer window. Milliseconds.
+ */
+export const roundedFromMs = 10 * secondMs;
+
+/**
+ * The estimate, milliseconds; `null` = nothing is known.
+ * @param known the estimate before, for the same limit
+ * @param leftMs the time until the window ends, as the newest response states it, rounded up; `null` = it states none
+ */
+export function learnedWindowMs(known: number | null, leftMs: number | null): number | null {
+  if (leftMs === null || !(leftMs > 0)) return known;
+  const minWindowMs = leftMs > roundedFromMs ? leftMs - roundingMs : leftMs;
+  const usual = usualWindowsMs.find((windowMs) => windowMs >= minWindowMs);
+  return usual === undefined ? known : Math.max(known ?? 0, usual);
+}
+
+// Draining and room
 
 /**
  * Jitter between our sending and the upstream's counting, milliseconds: the time in which this part of a unit
@@ -34,28 +322,42 @@ export const maxJitterMs = 100;
  */
 export const maxLatenessMs = 1_000;
 const windowsOfLateness = 60;
-/** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
-export const quietGapMs = 20;
 /** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */
 export const calmLatenessMs = 250;
+/** Grants that are closer together than this count as one moment, milliseconds. */
+const momentMs = 20;
 /** In about this time the estimate of what others take falls to 0 if no response shows them, milliseconds. */
 const othersMemoryMs = 360_000;
 /** How full a meter may get, in windows of draining, when calls turn out more expensive than was reserved. */
 const debtWindows = 2;
 /** The allowance of a contested meter: units that may be kept free for each unit granted since it is contested. */
 const allowanceShare = 0.02;
+/** Others are expected to take at most this share of what drains, so that the meter always lets some calls through. */
+const maxOthersShare = 0.75;
+/**
+ * A contested meter keeps at least `keptWaitingShare` of the waiting units free for others, and at most its allowance or
+ * `maxKeptWaitingShare` of the waiting units. So the line uses up what is kept free as it ends, which costs almost no time.
+ */
+const keptWaitingShare = 0.02;
+const maxKeptWaitingShare = 0.05;
+/** At most this share of the limit is kept free for others. */
+const maxKeptShare = 0.15;
+
+/** Units drained per millisecond; 0 while no limit is known. */
+export const drainRate = ({ limit, windowMs }: Pick<Meter, 'limit' | 'windowMs'>): number =>
+  limit === null ? 0 : limit / windowMs;
+
+/** The same while others take what they are expected to. */
+export function netRate(meter: Meter): number {
+  const rate = drainRate(meter);
+  return rate - Math.min(meter.others, rate * maxOthersShare);
+}
+
+const jitterMs = (meter: Meter): number =>
+  Math.min(maxJitterMs, Math.max(minJitterMs, jitterUnitShare / drainRate(meter)));
 
 /** Units that drain during the jitter. */
-export function jitterUnits(meter: Meter): number {
-  const rate = drainRate(meter);
-  return rate * Math.min(maxJitterMs, Math.max(minJitterMs, jitterUnitShare / rate));
-}
-
-/** How long a meter may drain here but not at the upstream, because the first call has not arrived there. */
-function latenessMs(meter: Meter): number {
-  const jitterMs = Math.min(maxJitterMs, Math.max(minJitterMs, jitterUnitShare / drainRate(meter)));
-  return Math.max(jitterMs, Math.min(maxLatenessMs, meter.windowMs / windowsOfLateness));
-}
+export const jitterUnits = (meter: Meter): number => drainRate(meter) * jitterMs(meter);
 
 /** Milliseconds until the meter drains. */
 export const restMs = (meter: Meter, now: number): number => Math.max(0, meter.at - now);
@@ -83,17 +385,22 @@ export function drain(meter: Meter, now: number): void {
   if (meter.level === 0) meter.emptyAt = now;
 }
 
-/** A call's units, and those of all calls that wait for the same meter. */
-export interface UnitDemand {
-  readonly units: number;
-  readonly waiting: number;
+/** Units kept free for others while so many units wait. */
+export function keptFree({ limit, contest }: Meter, waiting: number): number {
+  if (limit === null || contest === null) return 0;
+  const wanted = Math.max(contest.units, waiting * keptWaitingShare);
+  return Math.min(wanted, limit * maxKeptShare, Math.max(contest.allowance, waiting * maxKeptWaitingShare));
 }
 
 /**
- * Milliseconds until a call has room; 0 = now. A cost above the limit needs the meter empty. What others are expected to take only
- * delays calls: once the meter would be empty without them, one call is sent to find out.
+ * Milliseconds until a call has room while so many units wait; 0 = now. A cost above the limit needs the meter empty. What others are
+ * expected to take only delays calls: once the meter would be empty without them, one call is sent to find out.
  */
-export function roomInMs(meter: Meter, { units, waiting }: UnitDemand, now: number): number {
+export function roomInMs(
+  meter: Meter,
+  { units, waiting }: { readonly units: number; readonly waiting: number },
+  now: number,
+): number {
   const { limit } = meter;
   if (limit === null || units <= 0) return 0;
   const cost = Math.min(units, limit);
@@ -105,48 +412,40 @@ export function roomInMs(meter: Meter, { units, waiting }: UnitDemand, now: numb
   return Math.min(restMs(meter, now) + over / netRate(meter), emptyInMs);
 }
 
-/** Units that a granted call takes, and the earlier calls that may still be on their way when it arrives. */
-export interface UnitsTaken {
-  readonly units: number;
-  readonly inTransit: readonly InTransit[];
-}
+// What calls take and get back
 
 /**
  * Takes the cost of a granted call and returns the mark that its lease keeps. At most the limit is taken, because an upstream
  * counts no more: a value that a client writes into its call (`max_tokens`) could otherwise close the meter for years.
  */
-export function take(meter: Meter, { units, inTransit }: UnitsTaken, now: number): MeterMark {
+export function take(meter: Meter, units: number, now: number): MeterMark {
   drain(meter, now);
-  const cost = meter.limit === null ? units : Math.min(units, meter.limit);
-  const { returned, contest } = meter;
-  if (cost > 0 && meter.limit !== null) {
-    const lateMs = latenessMs(meter) - meter.level / drainRate(meter);
-    meter.at = Math.max(meter.at, now + lateMs);
+  const { limit, contest } = meter;
+  const cost = limit === null ? units : Math.min(units, limit);
+  const inTransit = noteRecent(meter, now);
+  if (cost > 0 && limit !== null) {
+    const latenessMs = Math.max(jitterMs(meter), Math.min(maxLatenessMs, meter.windowMs / windowsOfLateness));
+    meter.at = Math.max(meter.at, now + latenessMs - meter.level / drainRate(meter));
   }
   meter.level += cost;
   logUnits(meter, cost, now);
   meter.granted += cost;
-  if (contest !== null) {
-    meter.contest = { ...contest, allowance: contest.allowance + cost * allowanceShare };
-  }
-  return { cost, granted: meter.granted, returned, drainsAt: meter.at, inTransit };
+  if (contest !== null) meter.contest = { ...contest, allowance: contest.allowance + cost * allowanceShare };
+  return { cost, granted: meter.granted, drainsAt: meter.at, inTransit };
+}
+
+/** Notes a grant, and returns the units of those before that may be on their way: granted of late, and without a response. */
+function noteRecent(meter: Meter, now: number): number {
+  const { granted, answered, recent } = meter;
+  const kept = recent.filter(({ at }) => at > now - calmLatenessMs);
+  if (now - (kept.at(-1)?.at ?? -Infinity) >= momentMs) kept.push({ at: now, granted });
+  meter.recent = kept;
+  return Math.max(0, Math.min(granted - answered, granted - (kept[0]?.granted ?? granted)));
 }
 
 /** Notes that the call is no longer on its way: the upstream has answered it, or it was never sent. */
-export function markAnswered(meter: Meter, mark: MeterMark): void {
-  meter.answered += mark.cost;
-}
-
-/** Notes that the response to a call stated nothing of the meter. If the call arrived upstream, it did so before `at`. */
-export function markUnreported(meter: Meter, mark: MeterMark, at: number): void {
-  const { units, at: until } = meter.unreported ?? { units: 0, at };
-  meter.unreported = { units: units + mark.cost, at: Math.max(until, at) };
-}
-
-/** Lowers the level by `units`, at most to 0. */
-export function refund(meter: Meter, units: number, now: number): void {
-  drain(meter, now);
-  meter.level = Math.max(0, meter.level - units);
+export function markAnswered(meter: Meter, { cost }: MeterMark): void {
+  meter.answered += cost;
 }
 
 /**
@@ -175,49 +474,23 @@ export function settleUnits(
 }
 
 /**
- * The highest level that the upstream can have now, by its responses or by what was counted here when the limit was lowered; 0 =
- * neither is known.
- * @param answered units of a call whose response is being learned from: it is no longer on its way, and not in the levels yet
+ * Gives back the units of a call that the upstream never counted, as far as they have not drained since `grantedAt` (without them
+ * nothing might have drained) and no lowered limit has cut them off.
  */
-export function levelThere(meter: Meter, answered: number, now: number): number {
-  const { peak, unreported } = meter;
-  if (peak === null) return 0;
-  const counted = peak.level + onTheWay(meter) + answered + (unreported?.units ?? 0);
-  return Math.max(0, counted - netRate(meter) * Math.max(0, now - peak.at));
-}
-
-/** Units of granted calls whose responses are not known. */
-export const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
-
-/** What a call reserved, and when. */
-export interface Reserved {
-  readonly mark: MeterMark;
-  readonly grantedAt: number;
-}
-
-/**
- * Units that were in the meter all the time since the grant of this mark: those that the level has beyond what was granted later.
- * Where responses tell the level, it may have others' units in it; 0 = none that is known of.
- */
-const heldThroughout = ({ level, granted, heardAt }: Meter, mark: MeterMark): number =>
-  heardAt === null ? level - (granted - mark.granted) : 0;
-
-/**
- * Gives back the units of a call that the upstream never counted and that counts as on its way. Those that have drained since
- * `grantedAt` do not come back where the meter might have been empty without the reservation: then nothing would have drained. Nor do
- * those that a limit, lowered since then, has cut off the level: without them as much would be left of it.
- */
-export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
+export function giveUnitsBack(
+  meter: Meter,
+  { mark, grantedAt }: { readonly mark: MeterMark; readonly grantedAt: number },
+  now: number,
+): void {
   const { cost } = mark;
-  meter.returned += cost;
+  meter.granted -= cost;
+  meter.answered -= cost;
   unlogUnits(meter, cost, grantedAt);
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
   drain(meter, now);
-  const left = Math.max(cost - (now - grantedAt) * drainRate(meter), heldThroughout(meter, mark));
-  const isCut = meter.reported === null && meter.peak !== null && meter.peak.at >= grantedAt;
-  const leftWithout = isCut ? Math.min(meter.level, levelThere(meter, 0, now) - cost) : 0;
-  refund(meter, hasRested ? cost : Math.max(0, Math.min(cost, left)), now);
-  meter.level = Math.max(meter.level, leftWithout);
+  const back = hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter));
+  const isCut = meter.cut !== null && meter.cut.at >= grantedAt;
+  meter.level = Math.max(0, meter.level - back, isCut ? Math.min(meter.level, levelThere(meter, now)) : 0);
   // No other call is on its way that might arrive late.
   if (meter.level === 0) meter.at = now;
 }

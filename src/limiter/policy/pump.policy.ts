@@ -17,7 +17,6 @@ import {
   type Turns,
   type Withheld,
 } from './bucket-state.policy.ts';
-import { costEntries } from './meter-state.policy.ts';
 import { endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
 import { isFull, nextFirstCallAt } from './in-flight.policy.ts';
 import { grant, type Granted } from './grant.policy.ts';
@@ -34,8 +33,8 @@ import {
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
-import { learnUnreported } from './lessons.policy.ts';
-import { roomInMs } from './meter.policy.ts';
+import { markLeaseAnswered } from './lessons.policy.ts';
+import { costEntries, roomInMs } from './meter.policy.ts';
 import { due, forgetUnused, keptFreeBy, nextTurn } from './reservations.policy.ts';
 
 export type { Granted };
@@ -283,7 +282,7 @@ function soonest(a: number | null, b: number | null): number | null {
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
 export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
-  learnUnreported(bucket, lease, lease.expiresAt);
+  markLeaseAnswered(bucket, lease);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;

@@ -16,10 +16,10 @@ import { keep } from './reservations.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
 import {
   applyLesson,
-  applySilence,
   applyThrottle,
   correct,
   giveLeaseUnitsBack,
+  markLeaseAnswered,
   noteService,
   refusedUnits,
   type TimedLesson,
@@ -104,9 +104,10 @@ function succeed(
   now: number,
 ): void {
   // Before learning: a response that states the level has the correction in it.
-  if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
+  if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
   if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
-  else applySilence(bucket, lease, now);
+  else markLeaseAnswered(bucket, lease);
+  bucket.opened = true;
   for (const served of [lane, bucket]) noteService(served, now - lease.grantedAt);
   endLease(bucket, lane, lease);
   forgetTicket(bucket, lease.ticket);

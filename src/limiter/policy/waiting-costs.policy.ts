@@ -4,7 +4,7 @@
  */
 import type { Costs, MeterName } from '../../call.ts';
 import { turnsOf, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
-import { meterNames, requestWindows } from './meter-state.policy.ts';
+import { meterNames, requestWindows } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /**

@@ -3,7 +3,6 @@ import { expect, test } from '@jest/globals';
 import type { Feedback, MeterName } from '../../../src/call.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { report } from './metering.ts';
 import { done, names, TestBucket, throttled } from './scheduling.ts';
 
 type Provider = Parameters<typeof learnFrom>[0];
@@ -109,19 +108,5 @@ atOrigins('a closed bucket', (instant) => {
     expect(left[0]).toBeLessThanOrEqual(50);
     expect(left[119]).toBeLessThanOrEqual(1_190 + 50);
     expect(left).toHaveLength(238);
-  });
-});
-
-// A replica that has more to send than it can: calls that were granted in a burst leave seconds later.
-atOrigins('a meter', (instant) => {
-  test('still counts calls of a burst that have not left yet when it learns from the response to a later call', () => {
-    const line = new TestBucket(instant, { limit: 600, windowMs: 60_000 });
-    line.enter(names(60));
-    line.at(3_850).settle('t0', done, line.lesson({ meters: [report(600, 1)] }, 3_800));
-    // Nothing was granted for seconds before this call, whose response says that it was the second to arrive.
-    line.at(4_000).enter(['quiet']);
-    line.at(4_030).settle('quiet', done, line.lesson({ meters: [report(600, 2)] }, 4_001));
-    // 61 calls were granted, and 30 units have drained in three seconds.
-    expect(line.meter().level).toBeGreaterThan(30);
   });
 });

@@ -7,9 +7,9 @@ import {
   maxLatenessMs,
   restMs,
   drain,
+  learnedWindowMs,
   type MeterMark,
 } from '../../../src/limiter/policy/meter.policy.ts';
-import { learnedWindowMs } from '../../../src/limiter/policy/meter-quota.policy.ts';
 import { origins, report, TimedMeter } from './metering.ts';
 
 describe.each(origins)('a meter on a clock that begins at %d', (from) => {
@@ -99,16 +99,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.roomIn(1, 400)).toBe(0);
   });
 
-  test('gets back a whole reservation that was held for long, where it was never empty meanwhile', () => {
-    const timed = stated(10, 60_000);
-    timed.fill(7, 0);
-    const mark = timed.take(1, 2_000);
-    timed.take(1, 8_000);
-    timed.giveBack(mark, 2_000, 14_000);
-    // Eight were sent, of which two and more have drained.
-    expect(timed.meter.level).toBeCloseTo(8 - 13_000 / 6_000, 2);
-  });
-
   test.each([
     // Four that were sent are left, of which no more than the lowered limit counted at 200 ms.
     ['not the units that a lowered limit has cut off', 5, 1, 1 - 800 / 4_000],
@@ -165,21 +155,13 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
         fc.array(call, { minLength: 1, maxLength: 40 }),
         (limit, calls) => {
           const timed = stated(limit, windowMs);
-          const sent: { at: number; mark: MeterMark; sentMs: number; headMs: number; isQuiet: boolean }[] =
-            [];
-          let [now, last] = [0, -Infinity];
+          const sent: { at: number; mark: MeterMark; sentMs: number; headMs: number }[] = [];
+          let now = 0;
           for (const { gapMs, wayMs, backMs } of calls) {
             now += gapMs;
             if (timed.roomIn(1, now) > 0) continue;
             const at = now + wayMs;
-            sent.push({
-              at,
-              mark: timed.take(1, now),
-              sentMs: now,
-              headMs: at + backMs,
-              isQuiet: now - last >= 20,
-            });
-            last = now;
+            sent.push({ at, mark: timed.take(1, now), sentMs: now, headMs: at + backMs });
           }
           let [used, then] = [0, 0];
           const drained = (ms: number): number => ((ms - then) * limit) / windowMs;
@@ -192,15 +174,8 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
               return { ...call, used };
             });
           const end = Math.max(now, ...responses.map(({ headMs }) => headMs));
-          for (const { mark, sentMs, headMs, isQuiet, used } of responses.toSorted(
-            (a, b) => a.headMs - b.headMs,
-          ))
-            if (headMs >= now)
-              timed.respond(report(limit, used), mark, {
-                sentMs,
-                headMs,
-                spacing: isQuiet ? 'calm' : 'crowded',
-              });
+          for (const { mark, sentMs, headMs, used } of responses.toSorted((a, b) => a.headMs - b.headMs))
+            if (headMs >= now) timed.respond(report(limit, used), mark, { sentMs, headMs });
           drain(timed.meter, from + end);
           expect(timed.meter.level).toBeGreaterThanOrEqual(used - drained(end) - 1e-5);
         },

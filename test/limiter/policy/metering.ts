@@ -2,6 +2,7 @@
 import type { MeterName, MeterReport } from '../../../src/call.ts';
 import { learnMeter } from '../../../src/limiter/policy/meter-learning.policy.ts';
 import {
+  applySetting,
   createMeter,
   giveUnitsBack,
   markAnswered,
@@ -9,9 +10,8 @@ import {
   take,
   type Meter,
   type MeterMark,
+  type Quota,
 } from '../../../src/limiter/policy/meter.policy.ts';
-import type { Quota, Spacing } from '../../../src/limiter/policy/meter-state.policy.ts';
-import { applySetting } from '../../../src/limiter/policy/meter-quota.policy.ts';
 
 /** Nothing may depend on where a clock begins: at zero, after a few days, or as the milliseconds of an epoch. */
 export const origins = [0, 3e8, 1.79e12] as const;
@@ -19,7 +19,6 @@ export const origins = [0, 3e8, 1.79e12] as const;
 export interface Seen {
   readonly sentMs: number;
   readonly headMs: number;
-  readonly spacing?: Spacing;
   readonly learn?: boolean;
 }
 
@@ -43,11 +42,12 @@ export class TimedMeter {
   }
 
   state(quota: Quota | null, atMs: number, learn = true): void {
-    applySetting(this.meter, { stated: quota, learn }, this.#from + atMs);
+    const stated = quota === null ? null : { meter: this.meter.name, ...quota };
+    applySetting(this.meter, { stated, learn, epochAt: 0 }, this.#from + atMs);
   }
 
   take(units: number, atMs: number): MeterMark {
-    return take(this.meter, { units, inTransit: [] }, this.#from + atMs);
+    return take(this.meter, units, this.#from + atMs);
   }
 
   /** So many calls of one unit. */
@@ -66,14 +66,16 @@ export class TimedMeter {
 
   /** The response of a call that is no longer on its way. */
   respond(reported: MeterReport, mark: MeterMark, seen: Seen): void {
-    const { sentMs, headMs, spacing = 'calm', learn = true } = seen;
+    const { sentMs, headMs, learn = true } = seen;
     markAnswered(this.meter, mark);
     learnMeter(
       this.meter,
       {
         report: reported,
         mark,
-        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, spacing, closedMs: 0 },
+        sentAt: this.#from + sentMs,
+        headAt: this.#from + headMs,
+        closedMs: 0,
         learn,
       },
       this.#from + headMs,

@@ -3,7 +3,7 @@ import { describe, expect, test } from '@jest/globals';
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { origins, report, TimedMeter } from './metering.ts';
-import { done, dropped, TestBucket } from './scheduling.ts';
+import { dropped, TestBucket } from './scheduling.ts';
 
 const hourMs = 3_600_000;
 
@@ -174,18 +174,6 @@ atOrigins('of described windows that change their number', (instant) => {
     sent(3, of(3, 3)).waits(100, [meter('requests_burst', 3, 3), ...of(100, 60)], [850, 1_100]);
   });
 
-  test('that of a second gets back what a call took from it before', () => {
-    const bucket = sent(3, second).waits(100, secondAndMinute, [1, 1_000]);
-    bucket.at(110).settle('t3', dropped);
-    bucket.waits(120, secondAndMinute, [0, 0.001]).waits(130, secondAndMinute, [1, 1_000]);
-  });
-
-  test('that of a second counts a call that left late until its second has passed', () => {
-    const bucket = sent(3, second).waits(100, secondAndMinute, [1, 1_000]).at(400);
-    bucket.settle('t3', done, bucket.lesson({}, 390));
-    bucket.waits(1_100, secondAndMinute, [200, 1_000]);
-  });
-
   test('that of the clock has counted what it counts when it drains from now on', () => {
     const bucket = sent(3, fixed(3, 60)).at(2_000);
     bucket.settle('t3', dropped);
@@ -268,14 +256,6 @@ describe.each(origins)(
         timed.state(wide, ms + 10, false);
       }
       expect(timed.roomIn(3, 100)).toBeGreaterThan(0);
-    });
-
-    test('has the room of the upstream as soon as the stated limit is raised', () => {
-      const timed = respond(pinned(), 1);
-      timed.fill(9, 20);
-      expect(timed.roomIn(1, 30)).toBeGreaterThan(0);
-      timed.state(wide, 40, false);
-      expect(timed.roomIn(25, 50)).toBe(0);
     });
   },
 );

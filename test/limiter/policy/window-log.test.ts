@@ -2,16 +2,15 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import {
+  applySetting,
   createMeter,
   roomInMs,
   take,
   giveUnitsBack,
   type Meter,
 } from '../../../src/limiter/policy/meter.policy.ts';
-import type { CountedWindow } from '../../../src/limiter/policy/meter-state.policy.ts';
-import { applySetting } from '../../../src/limiter/policy/meter-quota.policy.ts';
 import {
-  keepLog,
+  type CountedWindow,
   logReported,
   logSent,
   loggedUnits,
@@ -20,6 +19,7 @@ import {
   windowsOfMargin,
   windowWaitMs,
 } from '../../../src/limiter/policy/window-log.policy.ts';
+import type { MeterSetting } from '../../../src/limiter/limiter.ts';
 import { Quota } from '../../../simulators/dialect/quota.ts';
 
 interface Stated {
@@ -30,10 +30,12 @@ interface Stated {
 
 const startAt = 1_800_000_000_123;
 
+const described = (meter: Meter, stated: Omit<MeterSetting, 'meter'>, now = startAt): void =>
+  applySetting(meter, { stated: { meter: 'requests', ...stated }, learn: true, epochAt: 0 }, now);
+
 function meterOf({ limit, windowMs, counts }: Stated, now = startAt): Meter {
   const meter = createMeter('requests', now);
-  applySetting(meter, { stated: { limit, windowMs }, learn: true }, now);
-  keepLog(meter, { counts, epochAt: 0 }, now);
+  described(meter, { limit, windowMs, counts }, now);
   return meter;
 }
 
@@ -47,7 +49,7 @@ function sendAll(meters: readonly Meter[], calls: number, gapMs: () => number): 
     const roomMs = Math.max(...meters.map((meter) => roomInMs(meter, one, now)));
     now += roomMs;
     if (roomMs > 0) continue;
-    for (const meter of meters) take(meter, { units: 1, inTransit: [] }, now);
+    for (const meter of meters) take(meter, 1, now);
     left.push(now);
     now += gapMs();
   }
@@ -112,7 +114,7 @@ describe('a window that the operator describes', () => {
           const meter = meterOf(window);
           sendAll([meter], window.limit, () => 0);
           const endsAt = Math.max(...(meter.log?.slots ?? []).map(({ until }) => until));
-          applySetting(meter, { stated: { ...window, limit: lowered }, learn: true }, startAt);
+          described(meter, { ...window, limit: lowered });
           // All that was sent leaves at once; then a whole limit goes in each window.
           const firstMs = windowWaitMs(meter, Math.min(ahead, lowered), startAt);
           expect(firstMs).toBeLessThanOrEqual(endsAt - startAt);
@@ -128,10 +130,10 @@ describe('a window that the operator describes', () => {
 
   test('a level with a fraction, under a lowered limit, waits one window for each limit behind it and no further one', () => {
     const meter = createMeter('requests', startAt);
-    applySetting(meter, { stated: { limit: 2, windowMs: 4_000 }, learn: true }, startAt);
+    described(meter, { limit: 2, windowMs: 4_000 });
     meter.level = 1.999372699022293;
-    keepLog(meter, { counts: 'rolling', epochAt: 0 }, startAt);
-    applySetting(meter, { stated: { limit: 1, windowMs: 4_000 }, learn: true }, startAt);
+    described(meter, { limit: 2, windowMs: 4_000, counts: 'rolling' });
+    described(meter, { limit: 1, windowMs: 4_000, counts: 'rolling' });
     const endsAt = Math.max(...(meter.log?.slots ?? []).map(({ until }) => until));
     const windowsMs = 2 * (4_000 + 4_000 / windowsOfMargin);
     expect(windowWaitMs(meter, 3, startAt)).toBeCloseTo(endsAt - startAt + windowsMs, 6);
@@ -140,12 +142,9 @@ describe('a window that the operator describes', () => {
   test('a call that was answered late counts for the next window of the clock, and the others of its window do not', () => {
     const meter = meterOf({ limit: 10, windowMs: 60_000, counts: 'fixed' });
     const beginsAt = Math.ceil(startAt / 60_000) * 60_000;
-    const marks = Array.from({ length: 10 }, (_, n) => {
-      return take(meter, { units: 1, inTransit: [] }, beginsAt + 10_000 + n);
-    });
-    const last = marks.at(-1);
+    for (let n = 0; n < 10; n += 1) take(meter, 1, beginsAt + 10_000 + n);
     const sentAt = beginsAt + 58_500;
-    const times = { cost: 1, granted: last?.granted ?? 0, grantedAt: sentAt, sentAt, headAt: sentAt + 1_000 };
+    const times = { cost: 1, isFirst: true, grantedAt: sentAt, sentAt, headAt: sentAt + 1_000 };
     logSent(meter, times);
     const now = beginsAt + 61_500;
     expect(meter.log === null ? null : loggedUnits(meter.log, now)).toBe(1);
@@ -154,7 +153,7 @@ describe('a window that the operator describes', () => {
 
   test('units that the upstream did not count make room again, and units that others took take room away', () => {
     const meter = meterOf({ limit: 2, windowMs: 1_000, counts: 'rolling' });
-    const mark = take(meter, { units: 1, inTransit: [] }, startAt);
+    const mark = take(meter, 1, startAt);
     logReported(meter, 2, startAt + 5);
     expect(roomInMs(meter, one, startAt + 10)).toBeGreaterThan(900);
     giveUnitsBack(meter, { mark, grantedAt: startAt }, startAt + 20);
