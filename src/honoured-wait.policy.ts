@@ -9,44 +9,29 @@ import { valuesOf } from './field-lines.policy.ts';
 /** Most clients ignore a minute and more: openai for JavaScript up to 6.26, the AI SDK. Milliseconds. */
 const commonMs = 59_999;
 
-type Version = readonly [major: number, minor: number];
-
-interface KnownClient {
-  readonly lang: string;
-  /** The first version of the SDK to which the row applies; the rows of a language are in descending order. */
-  readonly from: Version;
-  /** A wait is honoured up to this, milliseconds. */
-  readonly honouredMs: number;
-}
-
 /**
  * Clients made by Stainless name their language and their version (`x-stainless-lang`, `x-stainless-package-version`). Those
  * without a bound of their own (openai for JavaScript 6.27 to 7.4, Anthropic's and Groq's) would sleep for any time, far beyond
- * what their caller was ready to wait: they get the same time as all others.
+ * what their caller was ready to wait: they get the same time as all others. A row holds from its version on, up to the row before it.
  */
-const knownClients: readonly KnownClient[] = [
+const knownClients: readonly (readonly [lang: string, major: number, minor: number, honouredMs: number])[] = [
   // openai for Python, 2.52.0 of 2026-07-31: more than 120 s is not repeated at all.
-  { lang: 'python', from: [2, 52], honouredMs: 120_000 },
+  ['python', 2, 52, 120_000],
   // openai for Python before, anthropic for Python 0.x.
-  { lang: 'python', from: [0, 0], honouredMs: 60_000 },
+  ['python', 0, 0, 60_000],
   // openai for JavaScript, 7.5.0 of 2026-08-17.
-  { lang: 'js', from: [7, 5], honouredMs: 60_000 },
+  ['js', 7, 5, 60_000],
 ];
 
 /** Longest time that the client of a call honours, milliseconds. `rawFields` alternates name and value. */
 export function honouredWaitMs(rawFields: readonly string[]): number {
   const [lang = ''] = valuesOf(rawFields, 'x-stainless-lang');
-  const version = versionOf(valuesOf(rawFields, 'x-stainless-package-version')[0] ?? '');
-  if (version === null) return commonMs;
+  const [version = ''] = valuesOf(rawFields, 'x-stainless-package-version');
+  const [, major = NaN, minor = NaN] = /^(\d{1,6})\.(\d{1,6})\b/.exec(version.trim())?.map(Number) ?? [];
   const known = knownClients.find(
-    (client) => client.lang === lang.trim().toLowerCase() && !isBefore(version, client.from),
+    ([name, fromMajor, fromMinor]) =>
+      name === lang.trim().toLowerCase() &&
+      (major > fromMajor || (major === fromMajor && minor >= fromMinor)),
   );
-  return known?.honouredMs ?? commonMs;
+  return known?.[3] ?? commonMs;
 }
-
-function versionOf(text: string): Version | null {
-  const found = /^(\d{1,6})\.(\d{1,6})\b/.exec(text.trim());
-  return found === null ? null : [Number(found[1]), Number(found[2])];
-}
-
-const isBefore = (a: Version, b: Version): boolean => a[0] < b[0] || (a[0] === b[0] && a[1] < b[1]);

@@ -2,86 +2,34 @@
  * The types and codes of providers' errors that Sluice repeats in a breaker's answers, so that clients that branch on them still do.
  * A closed set: whatever else an upstream writes stays with the upstream.
  */
+import { wordsOf } from './words.policy.ts';
 
-/** As most providers spell them; others write the same in another case. Later ones are added here and nowhere else. */
-const vocabulary = [
-  // OpenAI, and those that speak its form
-  'insufficient_quota',
-  'credit_balance_exhausted',
-  'organization_spend_limit_exceeded',
-  'project_spend_limit_exceeded',
-  'organization_usage_limit_exceeded',
-  'billing_not_active',
-  'billing_hard_limit_reached',
-  'billing_limit_reached',
-  'billing_limit_user_error',
-  'account_deactivated',
-  'access_terminated',
-  'invalid_request_error',
-  'rate_limit_exceeded',
-  'rate_limit_error',
-  'server_error',
-  'tokens',
-  'requests',
-  'usage_limit_reached',
-  'usage_limit_exceeded',
-  'usage_not_included',
-  'unknown_error',
-  // Anthropic
-  'billing_error',
-  'enforced_spend_limit_reached',
-  'permission_error',
-  'authentication_error',
-  'not_found_error',
-  'overloaded_error',
-  'api_error',
-  // Google
-  'RESOURCE_EXHAUSTED',
-  'PERMISSION_DENIED',
-  'FAILED_PRECONDITION',
-  'UNAUTHENTICATED',
-  'RATE_LIMIT_EXCEEDED',
-  'BILLING_DISABLED',
-  'CONSUMER_SUSPENDED',
-  // others
-  'credit_limit', // Together
-  'credits_exhausted',
-  'exceeded_current_quota_error', // Moonshot
-  'engine_overloaded_error',
-  'insufficient_balance',
-  'insufficient_balance_error',
-  'insufficient_credits',
-  'insufficient_funds',
-  'InsufficientBalance',
-  'payment_required',
-  'payment_required_error',
-  'quota_exceeded', // ElevenLabs, Copilot
-  'quota_limit_reached',
-  'rate_limited', // Mistral
-  'blocked_api_access', // Groq
-  'spend_limit_reached',
-  'account_suspended',
-  'invalid_api_key',
-  'AccountOverdueError', // Ark
-  'SetLimitExceeded',
-  'QuotaExceeded',
-  'Arrearage', // Alibaba
-  'AllocationQuota.FreeTierOnly',
-  'Throttling.AllocationQuota',
-  'ThrottlingException', // Bedrock
-  'ServiceQuotaExceededException',
-  'AccessDeniedException',
-  'LimitExceededException',
-  'TooManyRequests',
-  'too_many_requests',
-  'Forbidden',
-  'openrouter_in_flight_budget',
-  '1113', // Zhipu: no balance; a used-up plan
-  '1308',
-  '1309',
-  '1310',
-];
-const known: ReadonlySet<string> = new Set(vocabulary.map((word) => word.toLowerCase()));
+/** As most providers spell them, in lower case; others write the same in another case. Later ones are added here and nowhere else. */
+const known: ReadonlySet<string> = new Set(
+  wordsOf(
+    // OpenAI, and those that speak its form
+    'insufficient_quota credit_balance_exhausted organization_spend_limit_exceeded project_spend_limit_exceeded',
+    'organization_usage_limit_exceeded billing_not_active billing_hard_limit_reached billing_limit_reached',
+    'billing_limit_user_error account_deactivated access_terminated invalid_request_error rate_limit_exceeded',
+    'rate_limit_error server_error tokens requests usage_limit_reached usage_limit_exceeded usage_not_included',
+    'unknown_error',
+    // Anthropic
+    'billing_error enforced_spend_limit_reached permission_error authentication_error not_found_error',
+    'overloaded_error api_error',
+    // Google
+    'resource_exhausted permission_denied failed_precondition unauthenticated billing_disabled consumer_suspended',
+    // Together, Moonshot, ElevenLabs and Copilot, Mistral, Groq, OpenRouter and others
+    'credit_limit credits_exhausted exceeded_current_quota_error engine_overloaded_error insufficient_balance',
+    'insufficient_balance_error insufficient_credits insufficient_funds insufficientbalance payment_required',
+    'payment_required_error quota_exceeded quota_limit_reached rate_limited blocked_api_access spend_limit_reached',
+    'account_suspended invalid_api_key forbidden openrouter_in_flight_budget toomanyrequests too_many_requests',
+    // Ark, Alibaba, Bedrock
+    'accountoverdueerror setlimitexceeded quotaexceeded arrearage allocationquota.freetieronly',
+    'throttling.allocationquota throttlingexception servicequotaexceededexception accessdeniedexception',
+    'limitexceededexception',
+    '1113 1308 1309 1310', // Zhipu: no balance; a used-up plan
+  ),
+);
 
 /** A known word, in the case in which the provider wrote it: clients that branch on it expect that. */
 export type ProviderWord = string;
@@ -103,20 +51,15 @@ const wordOf = (value: unknown): ProviderWord | null => {
   return /^[\w.-]+$/.test(value) && known.has(value.toLowerCase()) ? value : null;
 };
 
-const isStatus = (value: number): boolean => Number.isInteger(value) && value >= 400 && value <= 599;
-
-function codeOf(value: unknown): ProviderCode | null {
-  if (typeof value === 'number') return isStatus(value) ? value : null;
-  const word = wordOf(value);
-  if (word !== null || typeof value !== 'string' || !/^\d{3}$/.test(value)) return word;
-  return isStatus(Number(value)) ? `${Number(value)}` : null;
-}
+const isStatus = (value: unknown): value is ProviderCode =>
+  (typeof value === 'number' || typeof value === 'string') && /^[45]\d\d$/.test(String(value));
 
 /** Of the type (or, as Google calls it, status) and the code of an error what is known; `null` = neither is. */
 export function providerError(members: {
   readonly type: unknown;
   readonly code: unknown;
 }): ProviderError | null {
-  const [type, code] = [wordOf(members.type), codeOf(members.code)];
+  const type = wordOf(members.type);
+  const code = isStatus(members.code) ? members.code : wordOf(members.code);
   return type === null && code === null ? null : { type, code };
 }

@@ -23,7 +23,7 @@ export interface CallRequest {
 export interface CallDescription extends Omit<ModelCall, 'countsTokens'> {
   /** Which of the upstream's limits it counts against. */
   readonly callClass: 'default' | 'rest' | 'graphql';
-  /** RFC 9110 safe method, or a GraphQL query; and every method that the request asks for in its place is safe too. */
+  /** RFC 9110 safe method, or a GraphQL query; false where the request asks for another method in its place. */
   readonly safe: boolean;
   /** Safe, or PUT or DELETE; likewise. */
   readonly idempotent: boolean;
@@ -34,20 +34,13 @@ export interface CallDescription extends Omit<ModelCall, 'countsTokens'> {
 }
 
 const safeMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
-const isIdempotent = (method: string): boolean =>
-  safeMethods.has(method) || method === 'PUT' || method === 'DELETE';
 
 /** Describes a call for an upstream of this kind. Total and linear. */
 export function describeCall(kind: UpstreamKind, request: CallRequest): CallDescription {
   const described = describeAsSent(kind, request);
-  if (!described.idempotent) return described;
-  const overrides = methodOverrides(request);
-  if (overrides.length === 0) return described;
-  return {
-    ...described,
-    safe: described.safe && overrides.every((method) => safeMethods.has(method)),
-    idempotent: overrides.every(isIdempotent),
-  };
+  return described.idempotent && asksForAnotherMethod(request)
+    ? { ...described, safe: false, idempotent: false }
+    : described;
 }
 
 /** By the method of the request line. */
@@ -60,7 +53,7 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
     costs: { requests: 1 },
     guess: null,
     safe: safeMethods.has(method),
-    idempotent: isIdempotent(method),
+    idempotent: safeMethods.has(method) || method === 'PUT' || method === 'DELETE',
     costKey: null,
     hasOwnIdempotency: false,
     makesImages: false,
@@ -161,52 +154,33 @@ function costKeyOf(document: string, operationName: string | null, variables: un
 
 // Other methods that a request asks for beside that of its request line
 
-const overrideNames = new Set([
-  'x-http-method-override',
-  'x-http-method',
-  'x-method-override',
-  'x-override-method',
-  'http-method-override',
-  '_method',
-]);
+const override = /^_method$|^(?:x-)?http-method(?:-override)?$|^x-(?:method-override|override-method)$/;
+const isOverride = (name: string): boolean => override.test(name.toLowerCase().replaceAll(/(?!^)_/g, '-'));
 
 /** Longer forms (bytes) are not searched: a request that has one and is idempotent by its method alone hardly exists. */
 const maxForm = 65_536;
 
 /**
- * Methods that fields, query or form name, in upper case. Frameworks run a GET with `X-HTTP-Method-Override: POST` as a POST. Whether the
- * upstream's does is not known, so that such a request counts as both.
+ * True where fields, query or form name another method: frameworks run a GET with `X-HTTP-Method-Override: POST` as a POST. Whether the
+ * upstream's does is not known, so that such a request counts as one that must not run twice.
  */
-function methodOverrides({ path, rawFields, contentType, body }: CallRequest): string[] {
-  const methods: string[] = [];
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const name = rawFields[at] ?? '';
-    if (/method/i.test(name) && isOverride(name)) methods.push(...methodsIn(rawFields[at + 1] ?? ''));
-  }
-  const query = path.indexOf('?');
-  if (query >= 0) methods.push(...methodsOf(path.slice(query + 1)));
-  if (body.length <= maxForm && /^application\/x-www-form-urlencoded\b/i.test(contentType ?? ''))
-    methods.push(...methodsOf(body.toString('latin1')));
-  return methods;
+function asksForAnotherMethod({ path, rawFields, contentType, body }: CallRequest): boolean {
+  const isForm = body.length <= maxForm && /^application\/x-www-form-urlencoded\b/i.test(contentType ?? '');
+  return (
+    rawFields.some((name, at) => at % 2 === 0 && isOverride(name)) ||
+    namesMethod(path.slice(pathOf(path).length + 1)) ||
+    (isForm && namesMethod(body.toString('latin1')))
+  );
 }
 
-function isOverride(name: string): boolean {
-  const lower = name.toLowerCase();
-  return overrideNames.has(lower) || overrideNames.has(lower.replaceAll('_', '-'));
-}
-
-/** A list counts for each of its members: which one a server takes is not known. */
-const methodsIn = (value: string): string[] => value.split(',').map((method) => method.trim().toUpperCase());
-
-/** Facebook's Graph API runs a GET with `?method=post` as a POST. Elsewhere `method` means much else, so that its value decides. */
-const namesMethod = (name: string, value: string): boolean =>
-  name.toLowerCase() === 'method' && /^(?:post|patch|put|delete)$/i.test(value);
-
-function methodsOf(form: string): string[] {
+function namesMethod(form: string): boolean {
   // A name may be percent-encoded; most queries need no parsing.
-  if (!/method|%/i.test(form)) return [];
+  if (!/method|%/i.test(form)) return false;
   // Some servers split at semicolons, too.
-  return [...new URLSearchParams(form.replaceAll(';', '&'))].flatMap(([name, value]) =>
-    isOverride(name) || namesMethod(name, value) ? methodsIn(value) : [],
+  return [...new URLSearchParams(form.replaceAll(';', '&'))].some(
+    ([name, value]) =>
+      isOverride(name) ||
+      // Facebook's Graph API runs a GET with `?method=post` as a POST. Elsewhere `method` means much else, so that its value decides.
+      (name.toLowerCase() === 'method' && /^(?:post|patch|put|delete)$/i.test(value)),
   );
 }

@@ -10,7 +10,18 @@ import type { Costs } from '../call.ts';
 import { wordsOf } from '../words.policy.ts';
 import { countAt, isRecord, parseJson, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { formFields, maxParsedBody } from './request-body.policy.ts';
-import type { TokenGuess } from './token-estimate.policy.ts';
+
+/** What is known of a call's tokens from its bytes. */
+export interface TokenGuess {
+  /** The whole prompt, by its characters. */
+  readonly prompt: number;
+  /** How much of it stands before the last mark for the cache (`cache_control`); 0 = it has none. */
+  readonly marked: number;
+  /** Output that the call allows; `null` = it does not say. */
+  readonly output: number | null;
+  /** The provider counts input and output apart, and output when it is made. */
+  readonly apart: boolean;
+}
 
 /** What such a call is, as far as its bytes show it. */
 export interface ModelCall {
@@ -38,73 +49,54 @@ export function describeModelCall(pathAndQuery: string, contentType: string | nu
   const [path = '', query = ''] = pathAndQuery.split('?', 2);
   const operation = operationOf(path);
   const countsTokens = countingPath.test(path);
-  const asked: Asked = { inPath: modelInPath(path), operation };
-  const { model, ...read } = readBody(asked, contentType, body);
+  const { members, prompt } = readBody(contentType, body);
+  // Of a form only what an image costs is known.
+  const isForm = formType.test(contentType ?? '') && operation !== 'image';
+  const isFree = prompt === null || countsTokens || isForm || onlyKeeps(path);
   return {
-    // Only what has no body to name it in, as sound and offers of sessions, names its model in the query.
-    model: model ?? asked.inPath ?? modelName(new URLSearchParams(query).get('model')),
-    tier: '',
-    costs: oneRequest,
-    guess: null,
-    ...read,
-    ...(countsTokens ? { tier: 'counting', costs: oneRequest, guess: null } : {}),
-    ...(onlyKeeps(path) ? { costs: oneRequest, guess: null } : {}),
+    model:
+      modelInPath(path) ??
+      modelName(modelIn(members) ?? modelIn(members['session']) ?? modelIn(members['servingMode'])) ??
+      // Only what has no body to name it in, as sound and offers of sessions, names its model in the query.
+      modelName(new URLSearchParams(query).get('model')),
+    tier: countsTokens ? 'counting' : tierOf(members),
+    ...(isFree ? { costs: oneRequest, guess: null } : chargeOf(operation, prompt, members)),
     makesImages: operation === 'image',
     onlyCosts: !createsWhatStays(path),
     countsTokens,
   };
 }
 
-interface Asked {
-  readonly inPath: string | null;
-  readonly operation: Operation;
-}
+const formType = /^(?:multipart\/|application\/x-www-form-urlencoded\b)/i;
+/** SDKs always name JSON; a missing type is given the benefit of the doubt. Browsers and scripts send JSON as text. */
+const jsonType = /^(?:application\/(?:[\w.-]+\+)?json\b|$)/i;
+const looksLikeJson = (body: Buffer): boolean => /^\uFEFF?\s*\{/.test(body.toString('utf8', 0, 256));
 
-function readBody(asked: Asked, contentType: string | null, body: Buffer): Partial<ModelCall> {
-  if (/^(?:multipart\/|application\/x-www-form-urlencoded\b)/i.test(contentType ?? ''))
-    return readForm(asked, formFields(contentType, body));
-  if (!isJson(contentType) && !looksLikeJson(body)) return {};
-  if (body.length > maxParsedBody) return readLarge(asked, body);
+/** The members at the top of a body, and its prompt; `null` = the body cannot be read. */
+function readBody(
+  contentType: string | null,
+  body: Buffer,
+): { readonly members: JsonRecord; readonly prompt: Prompt | null } {
+  if (formType.test(contentType ?? '')) {
+    const form = Object.fromEntries(formFields(contentType, body));
+    const { prompt = '', n = '1' } = form;
+    return { members: { ...form, n: Number(n) }, prompt: readPrompt({ prompt }) };
+  }
+  if (!jsonType.test(contentType ?? '') && !looksLikeJson(body)) return { members: {}, prompt: null };
+  if (body.length > maxParsedBody) {
+    // Text is what is not base64, and of the members only texts and numbers at the top are read.
+    const { runs: images, bytes } = base64In(body);
+    const prompt = { textBytes: body.length - bytes, images, tokens: 0, marked: 0 };
+    return { members: shortMembers(body), prompt };
+  }
   const parsed = parseJson(body.toString('utf8'), maxParsedBody);
-  if (!isRecord(parsed)) return {}; // the upstream will say what is wrong with it
-  return {
-    model:
-      asked.inPath ??
-      modelName(modelIn(parsed) ?? modelIn(parsed['session']) ?? modelIn(parsed['servingMode'])),
-    tier: tierOf(parsed),
-    ...chargeOf(asked.operation, readPrompt(parsed), parsed),
-  };
+  // The upstream will say what is wrong with anything else.
+  return isRecord(parsed) ? { members: parsed, prompt: readPrompt(parsed) } : { members: {}, prompt: null };
 }
 
 /** `session`: of realtime offers · `servingMode`: of Oracle. */
 const modelIn = (part: unknown): string | null =>
   stringAt(part, 'model') ?? stringAt(part, 'model_id') ?? stringAt(part, 'modelId');
-
-/** SDKs always name JSON; a missing type is given the benefit of the doubt. */
-const isJson = (contentType: string | null): boolean =>
-  contentType === null || /^application\/(?:[\w.-]+\+)?json\b/i.test(contentType);
-
-/** Browsers and scripts send JSON as text. */
-const looksLikeJson = (body: Buffer): boolean => /^\uFEFF?\s*\{/.test(body.toString('utf8', 0, 256));
-
-/** Of a form only what an image costs is known. */
-function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, string>): Partial<ModelCall> {
-  const model = inPath ?? modelName(fields.get('model') ?? fields.get('model_id') ?? null);
-  if (operation !== 'image') return { model };
-  const [prompt, n] = [fields.get('prompt') ?? '', Number(fields.get('n') ?? '1')];
-  return { model, costs: chargeOf(operation, readPrompt({ prompt }), { n }).costs };
-}
-
-/** Too large to parse: text is what is not base64, and of the members only texts and numbers at the top are read. */
-function readLarge({ inPath, operation }: Asked, body: Buffer): Partial<ModelCall> {
-  const { runs, bytes } = base64In(body);
-  const top = shortMembers(body);
-  return {
-    model: inPath ?? modelName(modelIn(top)),
-    tier: tierOf(top),
-    ...chargeOf(operation, { textBytes: body.length - bytes, images: runs, tokens: 0, marked: 0 }, top),
-  };
-}
 
 /** Some 10 ms: steps over bytes beside texts, of which finding a quote takes ten. */
 const maxSteps = 1_000_000;
@@ -175,7 +167,7 @@ function base64In(body: Buffer): { readonly runs: number; readonly bytes: number
 // The prompt
 
 /** Deeper nesting is not walked: no provider's format comes near it. */
-const maxDepth = 12;
+const maxDepth = 32;
 const imageTokens = 765;
 const bytesPerToken = 4;
 
@@ -192,52 +184,38 @@ interface Prompt {
 const promptTokens = ({ textBytes, tokens, images }: Prompt): number =>
   Math.ceil(textBytes / bytesPerToken) + tokens + images * imageTokens;
 
-/**
- * Members that hold what the model reads, in its order: definitions as JSON, then text content. `text`: a format beside its verbosity.
- */
-const definitions = wordsOf(
-  'tools functions toolConfig tool_config response_format output_config text',
-  'documents', // Cohere: of any members
+/** Members at the top that the model reads as JSON, before all others. `text`: a format beside its verbosity. */
+const definitions = new Set(
+  wordsOf('tools functions toolConfig tool_config response_format output_config text documents'),
 );
-const instructions = wordsOf('system systemInstruction system_instruction instructions preamble');
-const conversation = wordsOf(
-  'messages contents input inputs prompt suffix',
-  'chat_history message texts query', // Cohere
-  'content requests instances', // embeddings of Gemini and Vertex AI
-  'inputText', // Titan
+/** What the model reads next. Then come the other members, in the order of the body. */
+const instructions = new Set(wordsOf('system systemInstruction system_instruction instructions preamble'));
+/** Members at any place whose texts the model does not read. */
+const unread = new Set(
+  wordsOf(
+    'model model_id modelId user metadata name id type role status call_id tool_call_id tool_use_id cache_control',
+    'mimeType mime_type media_type format filename file_id url title detail stop stop_sequences',
+  ),
 );
 
 function readPrompt(body: JsonRecord): Prompt {
   const walk = new PromptWalk();
-  for (const name of definitions) walk.readDefinitions(body[name]);
-  for (const name of [...instructions, ...conversation]) walk.read(body[name], maxDepth);
+  const placeOf = (name: string): number => (definitions.has(name) ? 0 : instructions.has(name) ? 1 : 2);
+  const members = Object.entries(body).toSorted(([a], [b]) => placeOf(a) - placeOf(b));
+  for (const [name, value] of members) {
+    const isText = typeof value === 'string' && name !== 'text';
+    if (!unread.has(name)) walk.read(value, maxDepth, definitions.has(name) && !isText);
+  }
   const { textBytes, images, tokens } = walk;
   // `cache_control` at the top of a body marks the whole prompt.
   const marked = isRecord(body['cache_control']) ? promptTokens(walk) : walk.marked;
   return { textBytes, images, tokens, marked };
 }
 
-/** So many parts of definitions are looked at: some hundred tools. */
-const maxParts = 20_000;
-
+/** A picture, a sound or a document, and no text: of this length no text is of these characters alone. */
+const isBase64Text = (text: string): boolean => text.length > minBase64 && !/[^\w+/=\\-]/.test(text);
 const isDataUrl = (text: string): boolean =>
   text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
-
-/** About how many bytes the JSON of a value has, however deep it is nested. */
-function jsonBytes(value: unknown): number {
-  let bytes = 0;
-  const open: unknown[] = [value];
-  for (const part of open) {
-    if (typeof part === 'string') bytes += isDataUrl(part) ? 0 : Buffer.byteLength(part) + 3;
-    else if (typeof part !== 'object' || part === null) bytes += 5;
-    else if (open.length < maxParts) {
-      const members = Array.isArray(part) ? part.slice(0, maxParts) : Object.values(part);
-      if (!Array.isArray(part)) for (const name of Object.keys(part)) bytes += name.length + 3;
-      for (const member of members) open.push(member);
-    }
-  }
-  return bytes;
-}
 
 class PromptWalk implements Prompt {
   textBytes = 0;
@@ -245,68 +223,42 @@ class PromptWalk implements Prompt {
   tokens = 0;
   marked = 0;
 
-  readDefinitions(value: unknown): void {
-    if (typeof value !== 'object' || value === null) return;
-    this.textBytes += jsonBytes(value);
-    if (Array.isArray(value) && value.some((one) => isRecord(one) && isRecord(one['cache_control'])))
-      this.marked = promptTokens(this);
-  }
-
-  read(value: unknown, depth: number): void {
-    if (typeof value === 'string') this.#readText(value);
+  /** `asJson`: names and signs of what is read count as well. */
+  read(value: unknown, depth: number, asJson: boolean): void {
+    if (typeof value === 'string') this.#readText(value, asJson);
+    else if (typeof value !== 'object' || value === null) this.textBytes += asJson ? 5 : 0;
+    else if (depth === 0) return;
     else if (Array.isArray(value)) {
       // A list of numbers is text that was tokenized already; embeddings accept lists of such lists.
       if (typeof value[0] === 'number') this.tokens += value.length;
-      else if (depth > 0) for (const member of value) this.read(member, depth - 1);
-    } else if (isRecord(value) && depth > 0) this.#readPart(value, depth - 1);
+      else for (const member of value) this.read(member, depth - 1, asJson);
+    } else this.#readPart(value as JsonRecord, depth - 1, asJson);
   }
 
-  #readText(text: string): void {
+  #readText(text: string, asJson: boolean): void {
     if (isDataUrl(text)) this.images += 1;
-    else this.textBytes += Buffer.byteLength(text);
+    else if (asJson || !isBase64Text(text)) this.textBytes += Buffer.byteLength(text) + (asJson ? 3 : 0);
   }
 
-  /** A message, an input item or a content part: ids, roles and data cost nothing. */
-  #readPart(part: JsonRecord, depth: number): void {
+  /** A message, an input item, a content part, what a tool was given or returned. */
+  #readPart(part: JsonRecord, depth: number, asJson: boolean): void {
     if (isPicture(part)) this.images += 1;
-    else {
-      for (const name of textMembers) this.read(part[name], depth);
-      // Anthropic: the source of a document that is no file.
-      if (part['type'] === 'text') this.read(part['data'], depth);
-      for (const name of toolMembers) {
-        const value = part[name];
-        if (isPicture(value)) this.images += 1;
-        else if (isRecord(value)) this.textBytes += jsonBytes(value);
-        else this.read(value, depth);
+    else
+      for (const [name, value] of Object.entries(part)) {
+        if (asJson) this.textBytes += name.length + 3;
+        if (asJson || !unread.has(name)) this.read(value, depth, asJson);
       }
-    }
     if (isRecord(part['cache_control'])) this.marked = promptTokens(this);
   }
 }
 
-/** Members of a part that hold texts and other parts. */
-const textMembers = wordsOf(
-  'text content parts message source',
-  'messages prompt system_prompt', // within the input of Alibaba, Replicate
-  'guardContent reasoningContent reasoningText', // Bedrock
-  'tool_calls function toolUse toolResult', // calls of tools (OpenAI, Bedrock), with what they are given
-);
-/** What tools are given and return: a text, parts, or JSON. */
-const toolMembers = wordsOf(
-  'input arguments output', // Anthropic, OpenAI
-  'functionCall function_call functionResponse function_response json', // Gemini, Bedrock
-  'executableCode codeExecutionResult', // Gemini
-  'variables', // of a stored prompt
-);
-
 const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file', 'computer_screenshot']);
-const isPicture = (part: unknown): boolean =>
-  isRecord(part) &&
-  (pictureTypes.has(stringAt(part, 'type') ?? '') ||
-    isRecord(part['image']) || // Bedrock
-    (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
-      'image/',
-    ) === true);
+const isPicture = (part: JsonRecord): boolean =>
+  pictureTypes.has(stringAt(part, 'type') ?? '') ||
+  isRecord(part['image']) || // Bedrock
+  (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
+    'image/',
+  ) === true;
 
 // The charge
 

@@ -10,27 +10,23 @@ export const maxParsedBody = 1_048_576;
 
 /** A compressed body that decodes to more bytes is not read: that takes the process some 10 ms. */
 const maxDecodedBody = 4_194_304;
-/** Codings on each other that are read. */
-const maxCodings = 2;
-const decoders: Readonly<
-  Record<string, (body: Buffer, options: { readonly maxOutputLength: number }) => Buffer>
-> = {
-  gzip: gunzipSync,
-  'x-gzip': gunzipSync,
+const decoders = new Map<string, (body: Buffer, options: { readonly maxOutputLength: number }) => Buffer>([
+  ['gzip', gunzipSync],
+  ['x-gzip', gunzipSync],
   // Some clients leave out the header of RFC 1950, whose first byte has a low half of 8.
-  deflate: (body, options) => (((body[0] ?? 0) & 0x0f) === 8 ? inflateSync : inflateRawSync)(body, options),
-  br: brotliDecompressSync,
-  zstd: zstdDecompressSync,
-};
+  [
+    'deflate',
+    (body, options) => (((body[0] ?? 0) & 0x0f) === 8 ? inflateSync : inflateRawSync)(body, options),
+  ],
+  ['br', brotliDecompressSync],
+  ['zstd', zstdDecompressSync],
+]);
 
-/** The body without its content codings; as it was sent where one is not known, or the body is damaged or too long. */
+/** The body without its content coding; as it was sent where that is not known, or the body is damaged or too long. */
 export function decodedBody(rawFields: readonly string[], body: Buffer): Buffer {
-  const codings = codingsIn(valuesOf(rawFields, 'content-encoding').join());
-  if (codings.length > maxCodings || !codings.every((name) => Object.hasOwn(decoders, name))) return body;
-  const decode = (coded: Buffer, name: string): Buffer =>
-    decoders[name]?.(coded, { maxOutputLength: maxDecodedBody }) ?? coded;
+  const [name = '', ...others] = codingsIn(valuesOf(rawFields, 'content-encoding').join());
   try {
-    return codings.reduceRight(decode, body);
+    return (others.length === 0 && decoders.get(name)?.(body, { maxOutputLength: maxDecodedBody })) || body;
   } catch {
     return body; // the upstream will say what is wrong with it
   }

@@ -7,21 +7,8 @@
 import type { Call, Caller, Route } from '../call.ts';
 import { withoutCredentials } from '../credential-carriers.policy.ts';
 import { Refusal } from '../errors.ts';
-import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import { LRUCache } from 'lru-cache';
-import { indexOrigins, viaPrefix } from './origins.policy.ts';
-import { decideTarget, passedThrough } from './target.policy.ts';
-
-/** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
-const routesKept = 1_000;
-/** Longer request targets are decided each time, so that what is kept stays below a megabyte. */
-const maxUrlKept = 512;
-
-interface Decided {
-  /** As it was configured at the decision; a later configuration decides anew. */
-  readonly workspace: WorkspaceSettings;
-  readonly route: Route;
-}
+import type { UpstreamSettings } from '../config/settings.ts';
+import { decideTarget, passedThrough, viaPrefix } from './target.policy.ts';
 
 export interface RouteFinder {
   /**
@@ -34,37 +21,19 @@ export interface RouteFinder {
   viaPrefix(upstream: UpstreamSettings, url: URL): string | null;
 }
 
-/**
- * @param upstreams the validated configuration; build a new finder when it is reloaded.
- */
-export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSettings>): RouteFinder {
-  const index = indexOrigins(upstreams);
-  const lately = new LRUCache<string, Decided>({ max: routesKept });
-
-  const decide = (call: Pick<Call, 'form' | 'rawUrl'>, workspace: WorkspaceSettings): Route => {
-    const decision = decideTarget(call, index, (upstream) => workspace.upstreams.has(upstream.name));
-    if (decision.kind === 'refused') {
+/** @param upstreams the validated configuration; build a new finder when it is reloaded. */
+export const createRouteFinder = (upstreams: ReadonlyMap<string, UpstreamSettings>): RouteFinder => ({
+  find(call, { workspace }) {
+    // A loop would wait for the lease that it holds itself.
+    if (passedThrough(call.rawFields)) throw new Refusal('loop_detected');
+    const decision = decideTarget(call, upstreams, ({ name }) => workspace.upstreams.has(name));
+    if (decision.kind === 'refused')
       throw new Refusal(decision.code, { detail: decision.detail, param: 'target' });
-    }
     const { upstream, origin, host, pathAndQuery } = decision;
     const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;
     // Beside an injected credential no other one goes upstream.
     const sent = credential === null ? pathAndQuery : withoutCredentials(pathAndQuery, upstream.carriers);
     return { upstream, origin, host, pathAndQuery: sent, credential };
-  };
-
-  return {
-    find(call, { workspace }) {
-      // A loop would wait for the lease that it holds itself.
-      if (passedThrough(call.rawFields)) throw new Refusal('loop_detected');
-      if (call.rawUrl.length > maxUrlKept) return decide(call, workspace);
-      const name = `${workspace.id} ${call.form} ${call.rawUrl}`;
-      const known = lately.get(name);
-      if (known !== undefined && known.workspace === workspace) return known.route;
-      const route = decide(call, workspace);
-      lately.set(name, { workspace, route });
-      return route;
-    },
-    viaPrefix: (upstream, url) => viaPrefix(index, upstream, url),
-  };
-}
+  },
+  viaPrefix: (upstream, url) => viaPrefix(upstreams, upstream, url),
+});

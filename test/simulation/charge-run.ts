@@ -5,7 +5,7 @@
  */
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
-import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
+import type { TokenGuess } from '../../src/dispatch/model-call.policy.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
 import { lateThrottle } from '../../src/journey/attempts.ts';
 import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';

@@ -120,35 +120,3 @@ describe('the loop check of Via fields', () => {
     expect(passedThrough(fields)).toBe(expected);
   });
 });
-
-describe('a remembered route', () => {
-  const url = '/via/api/v1/things';
-  const acme = workspaceSettings('acme', ['api'], { credentials: new Map([['api', own]]) });
-  const find = (workspace = acme, fields: readonly string[] = []) =>
-    finder.find(call(url, fields), { workspace });
-
-  test('is the same for the same workspace and request target', () => expect(find()).toBe(find()));
-
-  test.each([
-    ['another workspace', workspaceSettings('other', ['api'])],
-    ['its workspace, configured otherwise', workspaceSettings('acme', ['api'])],
-  ])('is decided anew for %s', (_, workspace) => {
-    expect([find().credential, find(workspace).credential]).toEqual([own, shared]);
-    expect(codeOf(() => find({ ...workspace, upstreams: new Set() }))).toBe('target_forbidden');
-  });
-
-  test('is not the one of the other call form, and still refuses a call that has already passed', () => {
-    find();
-    // The same text names no target when it is read in the other form.
-    const otherwise = { form: 'proxy', rawUrl: url, rawFields: [] } as const;
-    expect(codeOf(() => finder.find(otherwise, { workspace: acme }))).toBe('target_missing');
-    expect(codeOf(() => find(acme, ['via', '1.1 sluice']))).toBe('loop_detected');
-  });
-
-  test('is found also for very many and very long targets', () => {
-    for (let n = 0; n < 1_500; n += 1) {
-      const path = `/v1/${n}${'x'.repeat(n)}`;
-      expect(finder.find(call(`/via/api${path}`), { workspace: acme }).pathAndQuery).toBe(path);
-    }
-  });
-});

@@ -1,11 +1,10 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { indexOrigins, viaPrefix } from '../../src/target/origins.policy.ts';
-import { decideTarget } from '../../src/target/target.policy.ts';
+import { decideTarget, viaPrefix } from '../../src/target/target.policy.ts';
 import { byName, upstreamSettings } from '../support/upstream-settings.ts';
 
 const shop = upstreamSettings('shop', ['https://api.shop.example']);
-const index = indexOrigins(byName(shop));
+const index = byName(shop);
 const everybody = (): boolean => true;
 
 const decide = (target: string) =>
@@ -204,7 +203,7 @@ describe('the upstream of a target', () => {
   const plain = upstreamSettings('plain', ['http://plain.example']);
   const one = upstreamSettings('one', ['https://twin.example']);
   const two = upstreamSettings('two', ['https://twin.example']);
-  const all = indexOrigins(byName(stores, shop, local, plain, one, two));
+  const all = byName(stores, shop, local, plain, one, two);
   const find = (target: string, allowed: (upstream: { name: string }) => boolean = everybody): string => {
     const rawUrl = `/proxy?target=${encodeURIComponent(target)}`;
     const decision = decideTarget({ form: 'proxy', rawUrl }, all, allowed);
@@ -231,7 +230,7 @@ describe('the upstream of a target', () => {
     expect(find(target)).toBe(expected);
   });
   test('is never one whose wildcard would match an address', () => {
-    const odd = indexOrigins(byName(upstreamSettings('odd', ['https://*.0.0.1'])));
+    const odd = byName(upstreamSettings('odd', ['https://*.0.0.1']));
     const rawUrl = '/proxy?target=https%3A%2F%2F127.0.0.1%2F';
     expect(decideTarget({ form: 'proxy', rawUrl }, odd, everybody).kind).toBe('refused');
   });
@@ -251,7 +250,7 @@ describe('a /via/ path', () => {
     'https://b.example:8443',
     'https://*.c.example:8443',
   ]);
-  const all = indexOrigins(byName(shop, stores, mixed));
+  const all = byName(shop, stores, mixed);
   const via = (rawUrl: string, allowed: (upstream: { name: string }) => boolean = everybody): string => {
     const decision = decideTarget({ form: 'via', rawUrl }, all, allowed);
     return decision.kind === 'target'

@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs';
 import type { CliIo } from '../../src/cli/io.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
-import { indexOrigins, matchOrigin } from '../../src/target/origins.policy.ts';
+import { matchOrigin } from '../../src/target/target.policy.ts';
 import { unexplained } from './against.ts';
 import { HarError, readHar, type RecordedResponse } from './har.ts';
 import { proposalText, propose } from './propose.ts';
@@ -25,7 +25,7 @@ export function checkAgainst(
 ): number {
   const responses = recordingOf(file, io);
   if (responses === null) return 1;
-  const origins = indexOrigins(upstreams);
+  const origins = upstreams;
   let judged = 0;
   let failures = 0;
   for (const upstream of upstreams.values()) {
