@@ -1,17 +1,10 @@
 /** The page of commands: what each says of itself with `--help`. */
-import { commandNames, readCommand } from '../../src/cli/commands.ts';
-
-/** Help of a command, as it is printed. */
-function helpOf(word: string): string {
-  const command = readCommand([word, '--help']);
-  if (command.kind !== 'help') throw new Error(`no help for ${word}`);
-  return command.text;
-}
+import { commandNames, commands } from '../../src/cli/commands.ts';
 
 /** The text of docs/reference/cli.md. */
 export function cliPage(): string {
-  const firstWords = new Set(commandNames.map((name) => name.split(' ')[0] ?? ''));
-  const sections = [...firstWords].map((word) => `## ${word}\n\n\`\`\`text\n${helpOf(word)}\n\`\`\`\n`);
+  const usages = new Map(commandNames.map((name) => [name.split(' ')[0], commands[name].usage]));
+  const sections = [...usages].map(([word, usage]) => `## ${word}\n\n\`\`\`text\nUsage: ${usage}\n\`\`\`\n`);
   return `# Commands
 
 From the repository: \`npm run sluice -- <command>\`. Of a build: \`node --max-semi-space-size=16 dist/main.js <command>\`. In the image the

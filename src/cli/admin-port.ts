@@ -1,23 +1,38 @@
 /** Asking the admin port of a running Sluice, and reading what it streams. */
 import { EventSourceParserStream } from 'eventsource-parser/stream';
-import type { CliIo } from './io.ts';
+import { UsageError, type CliIo } from './io.ts';
 
-/** A path below the address of an admin port, which may itself lie below a path. */
-export const adminUrl = (admin: string, path: string): URL => new URL(`.${path}`, admin.replace(/\/*$/, '/'));
+/** A path below the address of an admin port, which may itself lie below a path. @throws UsageError */
+export function adminUrl(admin: string, path: string): URL {
+  const url = URL.parse(`.${path}`, admin.replace(/\/*$/, '/'));
+  if (url !== null && /^https?:$/.test(url.protocol)) return url;
+  throw new UsageError('--admin is a URL such as http://127.0.0.1:9090.');
+}
 
-/** The response; `null` = nobody answers there, which is said on standard error. */
+/** The response of success; `null` = there is none, which is said on standard error. */
 export async function askAdmin(
   admin: string,
   { path, init = {} }: { readonly path: string; readonly init?: RequestInit },
-  io: CliIo,
+  { err }: CliIo,
 ): Promise<Response | null> {
-  try {
-    return await fetch(adminUrl(admin, path), init);
-  } catch {
-    io.err(`No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`);
-    return null;
-  }
+  const url = adminUrl(admin, path);
+  const response = await fetch(url, init).catch(() => null);
+  if (response?.ok === true) return response;
+  if (response === null) err(nobodyAt(admin));
+  else
+    err(refusedByAdmin(admin, (await detailOf(response)) ?? `The response has status ${response.status}.`));
+  return null;
 }
+
+/** What a problem document says. */
+async function detailOf(response: Response): Promise<string | null> {
+  const said: unknown = await response.json().catch(() => null);
+  const isProblem = typeof said === 'object' && said !== null && 'detail' in said;
+  return isProblem && typeof said.detail === 'string' ? said.detail : null;
+}
+
+export const nobodyAt = (admin: string): string =>
+  `No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`;
 
 /** Says that the response is none of an admin port, or a refusal. */
 export const refusedByAdmin = (admin: string, said: string): string =>

@@ -6,40 +6,44 @@ import { readOrSayWhy, type CliIo } from './io.ts';
 import { originText } from '../config/origins.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 
-export interface CheckCommand {
-  readonly config: string;
-  /** Also tries Redis, origins and credentials. */
-  readonly connect: boolean;
-  /** HAR file whose responses the descriptions must explain; `null` = none. */
-  readonly against: string | null;
-}
-
-/** Runs the command. Exit code 0, or 1 with every problem on standard error, or where a connection that was tried failed. */
-export async function runCheck({ config, connect, against }: CheckCommand, io: CliIo): Promise<number> {
+/**
+ * Runs the command. Exit code 0, or 1 with every problem on standard error, or where a connection that was tried failed.
+ * @param options `connect`: also tries Redis, origins and credentials; `against`: HAR file whose responses the descriptions must explain
+ */
+export async function runCheck(
+  {
+    config,
+    connect,
+    against,
+  }: { readonly config: string; readonly connect: boolean; readonly against?: string | undefined },
+  io: CliIo,
+): Promise<number> {
   const settings = readOrSayWhy(() => loadSettings({ path: config, env: io.env }), io);
   if (settings === null) return 1;
   const warnings = [
     ...configurationWarnings(settings, io.clock.now()),
     ...(await refreshFileWarnings(settings)),
-  ].map((text) => `warning: ${text}`);
-  const remarks = configurationRemarks(settings).map((text) => `remark:  ${text}`);
-  const untried = connect
-    ? []
-    : ['connections: not tried; with --connect Redis, origins and credentials are'];
-  io.out([`${config}: usable`, ...summary(settings), ...warnings, ...remarks, ...untried].join('\n'));
-  const explained =
-    against === null
-      ? 0
-      : (await import('../../tools/learn/learn.ts')).checkAgainst(
-          { file: against, upstreams: settings.upstreams },
-          io,
-        );
-  if (!connect) return explained;
+  ];
+  io.out(
+    [
+      `${config}: usable`,
+      ...summary(settings),
+      ...warnings.map((text) => `warning: ${text}`),
+      ...configurationRemarks(settings).map((text) => `remark:  ${text}`),
+      ...(connect ? [] : ['connections: not tried; with --connect Redis, origins and credentials are']),
+    ].join('\n'),
+  );
+  let code = 0;
+  if (against !== undefined) {
+    const { checkAgainst } = await import('../../tools/learn/learn.ts');
+    code = checkAgainst({ file: against, upstreams: settings.upstreams }, io);
+  }
+  if (!connect) return code;
   // Loads the drivers, which nothing else of this command needs.
   const { tryConnections } = await import('./check-connect.ts');
   const { lines, failures } = await tryConnections(settings);
   io.out(['connections:', ...lines.map((line) => `  ${line}`)].join('\n'));
-  return failures === 0 ? explained : 1;
+  return failures === 0 ? code : 1;
 }
 
 function summary({ server, redis, upstreams, workspaces }: Settings): string[] {
@@ -68,17 +72,11 @@ function upstreamLine({ name, kind, mode, origins, credential, limits }: Upstrea
   return `  ${name} (${kind}): ${parts.join(', ')}`;
 }
 
-function workspaceLine({
-  id,
-  keys,
-  upstreams,
-  requestsPerMinute,
-  requestsPerDay,
-  weight,
-}: WorkspaceSettings): string {
+function workspaceLine(workspace: WorkspaceSettings): string {
+  const { id, keys, upstreams, weight } = workspace;
   const ceilings = [
-    ...[...requestsPerMinute].map(([name, limit]) => `${name} ${limit ?? 'none'}/min`),
-    ...[...requestsPerDay].map(([name, limit]) => `${name} ${limit ?? 'none'}/day`),
+    ...[...workspace.requestsPerMinute].map(([name, limit]) => `${name} ${limit ?? 'none'}/min`),
+    ...[...workspace.requestsPerDay].map(([name, limit]) => `${name} ${limit ?? 'none'}/day`),
   ];
   const parts = [
     keys.length === 1 ? '1 key' : `${keys.length} keys`,

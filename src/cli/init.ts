@@ -6,60 +6,129 @@ import { randomBytes } from 'node:crypto';
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseEnv } from 'node:util';
 import { envFileOf } from '../config/load.ts';
-import type { CliIo } from './io.ts';
-import type { FirstUpstream } from './first-upstreams.ts';
+import { didYouMean } from '../nearest.policy.ts';
+import { UsageError, type CliIo } from './io.ts';
 import { createKey } from './keys.ts';
 
-export interface InitCommand {
-  readonly config: string;
-  readonly upstream: FirstUpstream;
+/** An upstream that a first configuration may have. */
+interface FirstUpstream {
+  readonly name: string;
+  /** Its section, without the name; each line begins with what stands under the name. */
+  readonly lines: readonly string[];
+  /** The variable that holds its credential. */
+  readonly secret: string;
+  /** Path behind `/via/` of a call that costs nothing. */
+  readonly path: string;
+  /** Further options of curl for that call. */
+  readonly options?: string;
 }
 
-const workspace = 'me';
+const bearer = (secret: string): string =>
+  `credential: { header: authorization, value: 'Bearer \${${secret}}' }`;
+
+const known: Readonly<Record<string, FirstUpstream>> = {
+  openai: {
+    name: 'openai',
+    lines: ['kind: language-model', "origins: ['https://api.openai.com']", bearer('OPENAI_API_KEY')],
+    secret: 'OPENAI_API_KEY',
+    path: 'openai/v1/models',
+  },
+  anthropic: {
+    name: 'anthropic',
+    lines: [
+      'kind: language-model',
+      "origins: ['https://api.anthropic.com']",
+      "credential: { header: x-api-key, value: '${ANTHROPIC_API_KEY}' }",
+    ],
+    secret: 'ANTHROPIC_API_KEY',
+    path: 'anthropic/v1/models',
+    options: " -H 'anthropic-version: 2023-06-01'",
+  },
+  shopify: {
+    name: 'shop',
+    lines: [
+      'kind: commerce',
+      "origins: ['https://*.myshopify.com']",
+      "credential: { header: x-shopify-access-token, value: '${SHOP_TOKEN}' }",
+      'bucketBy: [credential, host] # the platform counts per store',
+    ],
+    secret: 'SHOP_TOKEN',
+    path: 'shop/YOUR-STORE.myshopify.com/admin/api/2026-10/shop.json',
+  },
+  github: {
+    name: 'github',
+    lines: ["origins: ['https://api.github.com']", 'speaks: github', bearer('GITHUB_TOKEN')],
+    secret: 'GITHUB_TOKEN',
+    path: 'github/rate_limit',
+  },
+};
+
+/** The upstream of a name, or of an origin such as `https://api.example.com`. @throws UsageError */
+function firstUpstream(text: string): FirstUpstream {
+  const named = Object.hasOwn(known, text) ? known[text] : undefined;
+  const url = URL.parse(text);
+  if (named !== undefined) return named;
+  if (url?.protocol !== 'https:' || url.pathname !== '/' || url.search + url.hash + url.username !== '') {
+    const names = Object.keys(known);
+    throw new UsageError(
+      `--upstream: ${didYouMean(text, names)}write one of ${names.join(', ')}, or an origin such as https://api.example.com. For http:// say https://, then write http:// and allowPrivateAddresses: true into the file.`,
+    );
+  }
+  return {
+    name: 'api',
+    lines: [
+      `origins: ['${url.origin}']`,
+      bearer('API_TOKEN'),
+      'limits: { requestsPerMinute: 60 } # what the API allows: its documentation says so',
+    ],
+    secret: 'API_TOKEN',
+    path: 'api/',
+  };
+}
 
 /** Exit code 0, or 1 when something could not be written, which is said. */
-export async function runInit({ config, upstream }: InitCommand, io: CliIo): Promise<number> {
+export async function runInit(
+  { config, upstream: written }: { readonly config: string; readonly upstream: string },
+  io: CliIo,
+): Promise<number> {
+  const upstream = firstUpstream(written);
   const envFile = envFileOf(config);
+  const elsewhere = 'name a file in another folder with --config';
   if (existsSync(config)) {
-    io.err(`${config} exists already and is left as it is: name a file in another folder with --config.`);
+    io.err(`${config} exists already and is left as it is: ${elsewhere}.`);
     return 1;
   }
   const { key, id, hash } = createKey();
   try {
-    const added = addVariables(envFile, {
-      [upstream.secret]: '',
-      SLUICE_KEY: key,
-      SLUICE_LABEL_KEY: randomBytes(32).toString('hex'),
-    });
-    if (!added.has('SLUICE_KEY')) {
-      io.err(
-        `${envFile} has a SLUICE_KEY already: remove it, or name a file in another folder with --config.`,
-      );
+    const text = existsSync(envFile) ? readFileSync(envFile, 'utf8') : '';
+    const present = parseEnv(text);
+    if (present['SLUICE_KEY'] !== undefined) {
+      io.err(`${envFile} has a SLUICE_KEY already: remove it, or ${elsewhere}.`);
       return 1;
     }
+    const labelKey = randomBytes(32).toString('hex');
+    const variables = { [upstream.secret]: '', SLUICE_KEY: key, SLUICE_LABEL_KEY: labelKey };
+    const missing = Object.entries(variables).filter(([name]) => present[name] === undefined);
+    const lines = [
+      '# Secrets of Sluice. SLUICE_KEY is for your clients; the configuration has its hash only.',
+      ...missing.map(([name, value]) => `${name}=${value}`),
+    ];
+    const gap = text === '' || text.endsWith('\n') ? '' : '\n';
+    appendFileSync(envFile, `${gap}${lines.join('\n')}\n`, { mode: 0o600 });
     writeFileSync(config, configuration(upstream, { id, hash }), { flag: 'wx' });
-    const sluice = byNpm.get(io.env['npm_lifecycle_event'] ?? '') ?? 'sluice';
-    io.out(nextSteps(config, { envFile, upstream, isMissing: added.has(upstream.secret), sluice }));
+    const steps = [
+      ...(present[upstream.secret] === undefined
+        ? [`Write the credential of the upstream into ${envFile}: ${upstream.secret}=…`]
+        : []),
+      ...commandsFor({ config, envFile, upstream }, io),
+    ];
+    const list = steps.map((step, at) => `  ${at + 1}. ${step}`).join('\n');
+    io.out(`${config} and ${envFile} are written. Next:\n\n${list}`);
     return 0;
   } catch (error) {
-    io.err(
-      `The configuration could not be written: ${error instanceof Error ? error.message : String(error)}`,
-    );
+    io.err(`The configuration could not be written: ${(error as Error).message}`);
     return 1;
   }
-}
-
-/** Adds the variables that the file lacks; unless the key of Sluice is there already, then none. Returns the names of those added. */
-function addVariables(file: string, variables: Readonly<Record<string, string>>): ReadonlySet<string> {
-  const before = existsSync(file) ? readFileSync(file, 'utf8') : '';
-  const present = parseEnv(before);
-  if (present['SLUICE_KEY'] !== undefined) return new Set();
-  const missing = Object.entries(variables).filter(([name]) => present[name] === undefined);
-  const gap = before === '' || before.endsWith('\n') ? '' : '\n';
-  const lines = missing.map(([name, value]) => `${name}=${value}\n`);
-  const text = `${gap}# Secrets of Sluice. SLUICE_KEY is for your clients; the configuration has its hash only.\n${lines.join('')}`;
-  appendFileSync(file, text, { mode: 0o600 });
-  return new Set(missing.map(([name]) => name));
 }
 
 const configuration = (
@@ -70,7 +139,7 @@ const configuration = (
 upstreams:
   ${name}:
 ${lines.map((line) => `    ${line}\n`).join('')}workspaces:
-  ${workspace}:
+  me:
     keys: [{ id: '${key.id}', hash: '${key.hash}' }]
     upstreams: [${name}]
 privacy:
@@ -83,27 +152,17 @@ const byNpm = new Map([
   ['npx', 'npx sluice'],
 ]);
 
-function nextSteps(
-  config: string,
-  {
-    envFile,
-    upstream,
-    isMissing,
-    sluice,
-  }: {
-    readonly envFile: string;
-    readonly upstream: FirstUpstream;
-    readonly isMissing: boolean;
-    readonly sluice: string;
-  },
-): string {
-  const { secret, path, options } = upstream;
+function commandsFor(
+  written: { readonly config: string; readonly envFile: string; readonly upstream: FirstUpstream },
+  { env }: CliIo,
+): readonly string[] {
+  const { config, envFile, upstream } = written;
+  const sluice = byNpm.get(env['npm_lifecycle_event'] ?? '') ?? 'sluice';
   const option = config === 'sluice.yaml' ? '' : ` --config ${config}`;
-  const steps = [
-    ...(isMissing ? [`Write the credential of the upstream into ${envFile}: ${secret}=…`] : []),
+  const source = envFile.includes('/') ? envFile : `./${envFile}`;
+  return [
     `${sluice} check --connect${option}`,
     `${sluice} serve${option}`,
-    `In another terminal: . ${envFile.includes('/') ? envFile : `./${envFile}`}; curl -H "Authorization: Bearer $SLUICE_KEY"${options} http://127.0.0.1:8080/via/${path}`,
+    `In another terminal: . ${source}; curl -H "Authorization: Bearer $SLUICE_KEY"${upstream.options ?? ''} http://127.0.0.1:8080/via/${upstream.path}`,
   ];
-  return `${config} and ${envFile} are written. Next:\n\n${steps.map((step, at) => `  ${at + 1}. ${step}`).join('\n')}`;
 }

@@ -21,6 +21,9 @@ export interface CliIo {
   readonly clock: Pick<Clock, 'now'>;
 }
 
+/** The command line cannot be understood: why, as a sentence. */
+export class UsageError extends Error {}
+
 /** What `read` makes of the configuration, or `null` with every problem on standard error. */
 export function readOrSayWhy<T>(read: () => T, { err }: CliIo): T | null {
   try {
@@ -30,4 +33,16 @@ export function readOrSayWhy<T>(read: () => T, { err }: CliIo): T | null {
     err(error.message);
     return null;
   }
+}
+
+/** Rows below their heads, the columns as wide as their widest cell. */
+export function table(heads: readonly string[], rows: readonly (readonly string[])[]): readonly string[] {
+  const all = [heads, ...rows];
+  const widths = heads.map((_, at) => Math.max(...all.map((row) => row[at]?.length ?? 0)));
+  return all.map((row) =>
+    row
+      .map((cell, at) => cell.padEnd(widths[at] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  );
 }

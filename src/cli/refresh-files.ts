@@ -7,9 +7,18 @@ import type { Settings, UpstreamCredential } from '../config/settings.ts';
 import { canReplace, isExposed, readTokenFile } from '../credentials/refresh/token-file.ts';
 
 /** One sentence for each file that cannot be used, or that every user of the machine can. */
-export async function refreshFileWarnings(settings: Settings): Promise<readonly string[]> {
+export async function refreshFileWarnings({ upstreams, workspaces }: Settings): Promise<readonly string[]> {
+  /** Each file, with whose credential names it first. */
+  const owners = new Map<string, string>();
+  const add = (owner: string, credential: UpstreamCredential | null): void => {
+    const path = credential?.source.kind === 'oauth' ? credential.source.client.refreshTokenFile : null;
+    if (path !== null && !owners.has(path)) owners.set(path, owner);
+  };
+  for (const { name, credential } of upstreams.values()) add(`upstream ${name}`, credential);
+  for (const { id, credentials } of workspaces.values())
+    for (const [name, credential] of credentials) add(`workspace ${id}, upstream ${name}`, credential);
   const found: string[] = [];
-  for (const [path, owner] of refreshFiles(settings)) {
+  for (const [path, owner] of owners) {
     const caution = await cautionOf(path);
     if (caution !== null) found.push(`${owner}: the refresh token’s file ${path} ${caution}`);
   }
@@ -25,18 +34,4 @@ async function cautionOf(path: string): Promise<string | null> {
   if (!(await canReplace(seen, systemRandom.hex(8))))
     return 'cannot be replaced here: its folder must be writable, and a file that is mounted alone cannot be replaced';
   return isExposed(seen) ? 'can be used by every user of this machine: give it mode 600' : null;
-}
-
-/** Each file once, with whose credential names it first. */
-function refreshFiles({ upstreams, workspaces }: Settings): ReadonlyMap<string, string> {
-  const found = new Map<string, string>();
-  const add = (owner: string, credential: UpstreamCredential | null): void => {
-    const { source } = credential ?? {};
-    const path = source?.kind === 'oauth' ? source.client.refreshTokenFile : null;
-    if (path !== null && !found.has(path)) found.set(path, owner);
-  };
-  for (const { name, credential } of upstreams.values()) add(`upstream ${name}`, credential);
-  for (const { id, credentials } of workspaces.values())
-    for (const [name, credential] of credentials) add(`workspace ${id}, upstream ${name}`, credential);
-  return found;
 }

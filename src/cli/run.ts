@@ -1,7 +1,6 @@
-/** Parses the command line and runs its command. Owns: the exit code of a command that no signal ended. */
+/** Runs a command line on the streams of the process. Owns: the exit code of a command that no signal ended. */
 import { systemClock } from '../clock.ts';
-import { packageVersion } from '../version.ts';
-import { readCommand } from './commands.ts';
+import { runCommand } from './commands.ts';
 import type { CliIo } from './io.ts';
 import { Output } from './output.ts';
 
@@ -34,23 +33,6 @@ const io: CliIo = {
 };
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const code = await codeOf(argv);
+  const code = await runCommand(argv, io);
   process.exitCode = code === 0 && isIncomplete ? 1 : code;
-}
-
-async function codeOf(argv: readonly string[]): Promise<number> {
-  const command = readCommand(argv);
-  switch (command.kind) {
-    case 'help':
-      io.out(command.text);
-      return 0;
-    case 'version':
-      io.out(packageVersion());
-      return 0;
-    case 'usage-error':
-      io.err(command.text);
-      return 2;
-    case 'command':
-      return command.run(io);
-  }
 }

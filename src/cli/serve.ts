@@ -18,37 +18,61 @@ import { readOrSayWhy, type CliIo } from './io.ts';
 import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 
-/** Settings of the file, and its digest. */
-type First = ReturnType<typeof readSettings>;
-
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
   const first = readOrSayWhy(() => readSettings({ path: config, env: io.env }), io);
   if (first === null) return 1;
-  let service: Service;
-  try {
-    service = await startService({
-      settings: first.settings,
-      clock: systemClock,
-      random: systemRandom,
-      load: watchProcess(systemClock),
-      destination: logOutput(io),
-      env: io.env,
-    });
-  } catch (error) {
+  const { settings, digest } = first;
+  const service = await startService({
+    settings,
+    clock: systemClock,
+    random: systemRandom,
+    load: watchProcess(systemClock),
+    destination: logOutput(io),
+    env: io.env,
+  }).catch((error: unknown) => {
     io.err(`Sluice could not start: ${whyNotStarted(error)}`);
-    return 1;
-  }
-  const { log } = service.telemetry;
-  const watch = watchFile(config, { first, service, io });
+    return null;
+  });
+  if (service === null) return 1;
+  const { telemetry } = service;
+  const { log } = telemetry;
+  const watch = new SettingsWatch({
+    path: config,
+    env: io.env,
+    clock: systemClock,
+    loadedDigest: digest,
+    onSettings(next) {
+      service.reload(next);
+      telemetry.configurationRead('in use');
+      log.info('configuration reloaded');
+      // So that the reload does not look complete. The keys are no names of anybody.
+      const keys = restartKeys(settings, next).join(', ');
+      if (keys !== '')
+        log.warn('these keys were changed and take effect at the next start: restart Sluice', { keys });
+      warnOfUncallable(next, io, log);
+    },
+    onError(error) {
+      // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
+      io.err(jsonLine('error', `The configuration in use stays: ${error.message}`));
+      telemetry.configurationRead('refused', linesOf(error));
+      logRefusedReload(error, log);
+    },
+  });
   process.on('SIGHUP', () => void watch.reloadNow());
   const signals = endSignals();
-  if (io.terminals.err) io.err(announcement(first.settings, service, io.clock.now()));
+  if (io.terminals.err) io.err(announcement(settings, service, io.clock.now()));
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
-  for (const warning of ofLabelKey(first.settings)) log.warn(warning);
+  for (const warning of ofLabelKey(settings)) log.warn(warning);
   warnOfFewFiles(log);
-  warnOfUncallable(first.settings, io, log);
-  await warnOfRefreshFiles(first.settings, log);
+  warnOfUncallable(settings, io, log);
+  // Paths may name workspaces, which no log may show: only their number is logged.
+  const files = (await refreshFileWarnings(settings)).length;
+  if (files > 0)
+    log.warn(
+      'files of refresh tokens are missing, open to others or cannot be replaced; `sluice check` names them',
+      { files },
+    );
   const signal = await signals.first;
   log.info('draining');
   const stopNow = new AbortController();
@@ -62,10 +86,12 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   process.exit(0);
 }
 
+const jsonLine = (level: string, message: string, lost?: number): string =>
+  JSON.stringify({ level, time: new Date(systemClock.now()).toISOString(), lost, message });
+
 function whyNotStarted(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
-  const code = 'code' in error ? error.code : null;
-  const port = 'port' in error ? String(error.port) : '';
+  const { code, port } = error as NodeJS.ErrnoException & { readonly port?: number };
   if (code === 'EADDRINUSE')
     return `port ${port} is in use. End what listens there, or give server.port and server.adminPort other numbers.`;
   if (code === 'EACCES')
@@ -75,47 +101,14 @@ function whyNotStarted(error: unknown): string {
 
 /** The log, on standard output. When lines of it are lost, standard error says so once, and the log itself when it goes on. */
 function logOutput({ err }: CliIo): Output {
-  const line = (level: string, message: string, lost?: number): string => {
-    const time = new Date(systemClock.now()).toISOString();
-    return JSON.stringify({ level, time, lost, message });
-  };
   let isReported = false;
   return new Output(process.stdout, {
     onLoss(why) {
       if (!isReported)
-        err(line('error', `The log cannot be written (${why}): its lines are lost until it can be`));
+        err(jsonLine('error', `The log cannot be written (${why}): its lines are lost until it can be`));
       isReported = true;
     },
-    noticeOf: (lost) => `${line('warn', 'lines of the log were lost', lost)}\n`,
-  });
-}
-
-/** Passes the settings of a changed file to the service, and reports whether they are in use. */
-function watchFile(
-  path: string,
-  { first, service, io }: { readonly first: First; readonly service: Service; readonly io: CliIo },
-): SettingsWatch {
-  const { log } = service.telemetry;
-  return new SettingsWatch({
-    path,
-    env: io.env,
-    clock: systemClock,
-    loadedDigest: first.digest,
-    onSettings: (settings) => {
-      service.reload(settings);
-      service.telemetry.configurationRead('in use');
-      log.info('configuration reloaded');
-      warnOfRestart(restartKeys(first.settings, settings), log);
-      warnOfUncallable(settings, io, log);
-    },
-    onError: (error) => {
-      // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
-      const time = new Date(systemClock.now()).toISOString();
-      const message = `The configuration in use stays: ${error.message}`;
-      io.err(JSON.stringify({ level: 'error', time, message }));
-      service.telemetry.configurationRead('refused', linesOf(error));
-      logRefusedReload(error, log);
-    },
+    noticeOf: (lost) => `${jsonLine('warn', 'lines of the log were lost', lost)}\n`,
   });
 }
 
@@ -158,26 +151,6 @@ function warnOfFewFiles(log: Log): void {
     files,
     connections,
   });
-}
-
-/** Warns of changed keys that take effect only at a restart, so that the reload does not look complete. The keys are no names of anybody. */
-function warnOfRestart(keys: readonly string[], log: Log): void {
-  if (keys.length > 0)
-    log.warn('these keys were changed and take effect at the next start: restart Sluice', {
-      keys: keys.join(', '),
-    });
-}
-
-/** Warns of files of refresh tokens that cannot be used. Paths may name workspaces, which no log may show: only their number is logged. */
-async function warnOfRefreshFiles(settings: Settings, log: Log): Promise<void> {
-  const files = (await refreshFileWarnings(settings)).length;
-  if (files > 0)
-    log.warn(
-      'files of refresh tokens are missing, open to others or cannot be replaced; `sluice check` names them',
-      {
-        files,
-      },
-    );
 }
 
 /** Warns of workspaces without a valid key: they are allowed (a last key was revoked), but may be an accident. No log may show their ids. */

@@ -2,22 +2,30 @@
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import { askAdmin, refusedByAdmin } from './admin-port.ts';
-import type { CliIo, Screen } from './io.ts';
-
-export interface TopCommand {
-  readonly admin: string;
-  /** One picture, and no more. */
-  readonly isOnce: boolean;
-  /** What `/activity` says, as it is, once. */
-  readonly isJson: boolean;
-}
+import { table, type CliIo, type Screen } from './io.ts';
 
 const everyMs = 2_000;
 const path = '/activity?window=5m';
 
 /** The worst first. */
 const tones = ['red', 'amber', 'blue', 'grey', 'green'] as const;
-const ceiling = z.object({ limit: z.number(), remaining: z.number() }).nullable();
+const lane = z.object({
+  upstream: z.string(),
+  ceilings: z
+    .object({ perMinute: z.object({ limit: z.number(), remaining: z.number() }).nullable() })
+    .optional(),
+  waiting: z.number().nullish(),
+  inFlight: z.number().nullish(),
+  nextSlotMs: z.number().nullish(),
+  recent: z.object({
+    calls: z.number(),
+    absorbed: z.number(),
+    outcomes: z.object({ throttled: z.number() }),
+    shed: z.record(z.string(), z.number()),
+    waitMs: z.object({ p95: z.number() }).nullish(),
+  }),
+});
+type Lane = z.infer<typeof lane>;
 const activity = z.object({
   answer: z.object({
     sentence: z.string(),
@@ -29,48 +37,32 @@ const activity = z.object({
     z.object({ upstream: z.string(), answer: z.object({ tone: z.enum(tones), text: z.string() }) }),
   ),
   replicas: z.number(),
-  workspaces: z.array(
-    z.object({
-      workspace: z.string(),
-      upstreams: z.array(
-        z.object({
-          upstream: z.string(),
-          ceilings: z.object({ perMinute: ceiling }).optional(),
-          waiting: z.number().nullish(),
-          inFlight: z.number().nullish(),
-          nextSlotMs: z.number().nullish(),
-          recent: z.object({
-            calls: z.number(),
-            absorbed: z.number(),
-            outcomes: z.object({ throttled: z.number() }),
-            shed: z.record(z.string(), z.number()),
-            waitMs: z.object({ p95: z.number() }).nullish(),
-          }),
-        }),
-      ),
-    }),
-  ),
+  workspaces: z.array(z.object({ workspace: z.string(), upstreams: z.array(lane) })),
 });
 
-/** Runs until it is interrupted, or once where nobody watches. Exit code 1 where no Sluice answers. */
-export async function runTop({ admin, isOnce, isJson }: TopCommand, io: CliIo): Promise<number> {
-  const drawsAgain = io.terminals.out !== null && !isOnce && !isJson;
+/**
+ * Runs until it is interrupted, or once where nobody watches. Exit code 1 where no Sluice answers.
+ * @param options `once`: one picture, and no more; `json`: what `/activity` says, as it is, once
+ */
+export async function runTop(
+  { admin, once, json }: { readonly admin: string; readonly once: boolean; readonly json: boolean },
+  io: CliIo,
+): Promise<number> {
+  const drawsAgain = io.terminals.out !== null && !once && !json;
   for (;;) {
     const response = await askAdmin(admin, { path }, io);
     if (response === null) return 1;
-    if (!response.ok) {
-      io.err(refusedByAdmin(admin, `The response has status ${response.status}.`));
-      return 1;
-    }
     const said: unknown = await response.json().catch(() => null);
     const read = activity.safeParse(said);
     if (!read.success) {
       io.err(refusedByAdmin(admin, 'The response is nothing that this version of Sluice says.'));
       return 1;
     }
-    const picture = isJson ? JSON.stringify(said) : table(read.data, drawsAgain ? io.terminals.out : null);
-    io.out(drawsAgain ? `${clearScreen}${picture}` : picture);
-    if (!drawsAgain) return 0;
+    if (!drawsAgain) {
+      io.out(json ? JSON.stringify(said) : picture(read.data, null));
+      return 0;
+    }
+    io.out(`${clearScreen}${picture(read.data, io.terminals.out)}`);
     await new Promise<void>((resolve) => void systemClock.after(everyMs, resolve));
   }
 }
@@ -79,87 +71,70 @@ export async function runTop({ admin, isOnce, isJson }: TopCommand, io: CliIo): 
 const clearScreen = '\u001b[H\u001b[2J';
 
 type Activity = z.infer<typeof activity>;
-type Row = { readonly workspace: string } & Activity['workspaces'][number]['upstreams'][number];
 
-const seconds = (ms: number): string => `${(ms / 1_000).toFixed(1)} s`;
-/** Head, and what stands below it. */
-const columns: readonly (readonly [head: string, cell: (row: Row) => string | number])[] = [
-  ['workspace', ({ workspace }) => workspace],
-  ['upstream', ({ upstream }) => upstream],
-  ['waiting', ({ waiting }) => waiting ?? 0],
-  ['in flight', ({ inFlight }) => inFlight ?? 0],
-  [
-    'left',
-    ({ ceilings: { perMinute } = {} }) => (perMinute ? `${perMinute.remaining} of ${perMinute.limit}` : '–'),
-  ],
-  ['next slot', ({ nextSlotMs }) => (typeof nextSlotMs === 'number' ? seconds(nextSlotMs) : '–')],
-  ['calls', ({ recent }) => recent.calls],
-  ['p95 wait', ({ recent }) => seconds(recent.waitMs?.p95 ?? 0)],
-  ['absorbed', ({ recent }) => recent.absorbed],
-  // As on the page, a refusal that keeps the call's position does not count.
-  [
-    'refused',
-    ({ recent: { outcomes, shed } }) => Object.values(shed).reduce((sum, n) => sum + n, outcomes.throttled),
-  ],
+const heads = [
+  'workspace',
+  'upstream',
+  'waiting',
+  'in flight',
+  'left',
+  'next slot',
+  'calls',
+  'p95 wait',
+  'absorbed',
+  'refused',
 ];
-/** Columns that a narrow terminal does without, the first first. */
-const spared = ['absorbed', 'in flight', 'p95 wait', 'next slot', 'left', 'calls'];
+const inSeconds = (ms = 0): string => `${(ms / 1_000).toFixed(1)} s`;
+
+function rowOf({ workspace, ...lane }: { readonly workspace: string } & Lane): readonly string[] {
+  const { ceilings: { perMinute } = {}, nextSlotMs, recent } = lane;
+  // As on the page, a refusal that keeps the call's position does not count.
+  const refused = Object.values(recent.shed).reduce((sum, n) => sum + n, recent.outcomes.throttled);
+  return [
+    workspace,
+    lane.upstream,
+    lane.waiting ?? 0,
+    lane.inFlight ?? 0,
+    perMinute ? `${perMinute.remaining} of ${perMinute.limit}` : '–',
+    typeof nextSlotMs === 'number' ? inSeconds(nextSlotMs) : '–',
+    recent.calls,
+    inSeconds(recent.waitMs?.p95),
+    recent.absorbed,
+    refused,
+  ].map(String);
+}
 
 /**
- * Whether traffic can be raised, and a row for each workspace on each upstream, those that wait most first. On a screen no line is wider,
- * and there are not more of them than it shows.
+ * Whether traffic can be raised, and a row for each workspace on each upstream, those that wait most first. What a screen has no room for
+ * is cut off.
  */
-export function table({ answer, upstreams, replicas, workspaces }: Activity, screen: Screen | null): string {
+export function picture(
+  { answer, upstreams, replicas, workspaces }: Activity,
+  screen: Screen | null,
+): string {
   const rows = workspaces
     .flatMap(({ workspace, upstreams }) => upstreams.map((each) => ({ workspace, ...each })))
     .toSorted((a, b) => (b.waiting ?? 0) - (a.waiting ?? 0) || b.recent.calls - a.recent.calls);
-  const of = replicas === 1 ? '1 replica' : `${replicas} replicas`;
-  const widest = Math.max(0, ...upstreams.map(({ upstream }) => upstream.length));
-  const width = screen?.columns ?? Infinity;
   const lines = [
-    `Sluice, ${of}, the last 5 minutes`,
+    `Sluice, ${replicas === 1 ? '1 replica' : `${replicas} replicas`}, the last 5 minutes`,
     '',
-    ...wrapped(`Can we raise traffic? ${[answer.sentence, answer.rest].join(' ').trim()}`, width),
-    ...wrapped(`  Held by    ${answer.heldBy}`, width),
-    ...wrapped(`  Wrong now  ${answer.wrongNow}`, width),
+    `Can we raise traffic? ${answer.sentence} ${answer.rest}`.trim(),
+    `  Held by    ${answer.heldBy}`,
+    `  Wrong now  ${answer.wrongNow}`,
     '',
-    ...upstreams
-      .toSorted((a, b) => tones.indexOf(a.answer.tone) - tones.indexOf(b.answer.tone))
-      .map(({ upstream, answer: { text } }) => `  ${upstream.padEnd(widest)}  ${text}`),
+    ...table(
+      [],
+      upstreams
+        .toSorted((a, b) => tones.indexOf(a.answer.tone) - tones.indexOf(b.answer.tone))
+        .map(({ upstream, answer: { text } }) => [`  ${upstream}`, text]),
+    ),
     '',
-    ...(rows.length === 0 ? ['No workspace has called.'] : aligned(rows, width)),
+    ...(rows.length === 0 ? ['No workspace has called.'] : table(heads, rows.map(rowOf))),
   ];
+  if (screen === null) return lines.join('\n');
+  const { columns, rows: height } = screen;
   // The last line of a screen stays free for the cursor.
-  const fit = screen === null ? lines.length : Math.max(2, screen.rows - 1);
-  const more = lines.length - fit + 1;
-  const shown = more > 1 ? [...lines.slice(0, fit - 1), `… ${more} more lines: sluice top --once`] : lines;
-  return shown.map((line) => (line.length > width ? `${line.slice(0, width - 1)}…` : line)).join('\n');
-}
-
-function aligned(rows: readonly Row[], width: number): readonly string[] {
-  const all = columns.map(([head, cell], at) => {
-    const cells = [head, ...rows.map((row) => String(cell(row)))];
-    const widest = Math.max(...cells.map(({ length }) => length));
-    return {
-      head,
-      widest,
-      cells: cells.map((text) => (at < 2 ? text.padEnd(widest) : text.padStart(widest))),
-    };
-  });
-  const left = [...spared];
-  let shown = all;
-  while (left.length > 0 && shown.reduce((sum, { widest }) => sum + widest + 2, -2) > width) {
-    const gone = left.shift();
-    shown = shown.filter(({ head }) => head !== gone);
-  }
-  return [null, ...rows].map((_row, at) => shown.map(({ cells }) => cells[at] ?? '').join('  '));
-}
-
-/** Lines no wider than this, broken at spaces; those after the first stand below its text. */
-function wrapped(text: string, width: number): readonly string[] {
-  if (text.length <= width) return [text];
-  const end = text.lastIndexOf(' ', width);
-  const indent = ' '.repeat(13);
-  if (end <= indent.length) return [text];
-  return [text.slice(0, end), ...wrapped(indent + text.slice(end + 1), width)];
+  const hidden = lines.splice(Math.max(1, height - 2)).length;
+  if (hidden > 0) lines.push(`… ${hidden} more lines: sluice top --once`);
+  return lines.map((line) => (line.length > columns ? `${line.slice(0, columns - 1)}…` : line)).join('\n');
 }

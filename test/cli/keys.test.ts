@@ -91,7 +91,7 @@ describe('sluice keys create', () => {
     expect([...pasted((await create('a: "b" # c')).out).workspaces.keys()]).toEqual(['a: "b" # c']));
 
   test.each([
-    ['', null, 'is empty'],
+    ['', null, 'is missing'],
     ['x'.repeat(129), null, 'longer than 128'],
     ['a\nb', null, 'cannot be printed'],
     [' a', null, 'starts or ends with a blank'],

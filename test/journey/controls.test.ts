@@ -40,7 +40,8 @@ const run = (
   token?: string,
 ) =>
   runControl(
-    { verb, upstream, seconds: verb === 'pause' ? 60 : null, admin: gateway.adminUrl },
+    verb,
+    { upstream, ...(verb === 'pause' ? { seconds: 60 } : {}), admin: gateway.adminUrl },
     {
       out: (text) => said.push(text),
       err: (text) => said.push(text),

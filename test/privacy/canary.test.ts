@@ -6,9 +6,9 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { readCommand } from '../../src/cli/commands.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
+import { ran } from '../support/command.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import { until } from '../support/until.ts';
@@ -344,8 +344,7 @@ describe('no canary appears in', () => {
     const folder = mkdtempSync(join(tmpdir(), 'canary-'));
     const [traffic, svg] = [join(folder, 'traffic.jsonl'), join(folder, 'rehearsal.svg')];
     writeFileSync(traffic, recorded.join(''));
-    const said: string[] = [];
-    const command = readCommand([
+    const { out, err } = await ran([
       'rehearse',
       '--traffic',
       traffic,
@@ -355,16 +354,7 @@ describe('no canary appears in', () => {
       'max >= 0',
       ...more,
     ]);
-    const io = { out: (text: string) => void said.push(text), err: (text: string) => void said.push(text) };
-    if (command.kind !== 'command') throw new Error(command.kind);
-    await command.run({
-      ...io,
-      env: {},
-      terminals: { out: { columns: 80, rows: 24 }, err: true },
-      readerGone: new AbortController().signal,
-      clock: { now: () => 0 },
-    });
-    const text = said.join('\n') + readFileSync(svg, 'utf8');
+    const text = out + err + readFileSync(svg, 'utf8');
     rmSync(folder, { recursive: true });
     expect(text).toMatch(/w_[0-9a-f]{16}/);
     expect(found(text)).toEqual([]);

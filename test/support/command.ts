@@ -1,5 +1,5 @@
 /** A command of the CLI, run in this process. */
-import { readCommand } from '../../src/cli/commands.ts';
+import { runCommand } from '../../src/cli/commands.ts';
 import type { CliIo } from '../../src/cli/io.ts';
 
 interface Surroundings {
@@ -16,9 +16,7 @@ export function begun(
 ) {
   const readerGone = new AbortController();
   const [out, err]: [string[], string[]] = [[], []];
-  const command = readCommand(argv);
-  if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
-  const ended = command.run({
+  const ended = runCommand(argv, {
     out: (text) => void out.push(text),
     err: (text) => void err.push(text),
     env,
