@@ -6,8 +6,7 @@ import {
   overloadBounds,
   refusals,
 } from '../../src/errors.ts';
-import { createInstruments } from '../../src/telemetry/instruments.ts';
-import { createRegistry } from '../../src/telemetry/metrics.ts';
+import { described } from '../../src/telemetry/metrics.ts';
 
 const list = (values: readonly string[]): string => values.map((value) => `\`${value}\``).join(' ');
 
@@ -16,14 +15,8 @@ const shedCodes = Object.entries(refusals).flatMap(([code, { family }]) => (fami
 
 /** The text of docs/reference/metrics.md. */
 export function metricsPage(): string {
-  const rows = Object.values(createInstruments(createRegistry())).map((metric) => {
-    const { name, help, labelNames } = metric as unknown as {
-      readonly name: string;
-      readonly help: string;
-      readonly labelNames: readonly string[];
-    };
-    const type = metric.constructor.name.toLowerCase();
-    const by = labelNames.length === 0 ? '' : ` by ${labelNames.join(', ')}`;
+  const rows = described.map(({ type, name, labels, help }) => {
+    const by = labels === '' ? '' : ` by ${labels.replaceAll(' ', ', ')}`;
     return `| \`${name}\` | ${type}${by} | ${help} |`;
   });
   return `# Metrics

@@ -116,7 +116,7 @@ export class RunningCallRecord implements LiveCall {
     this.#guard(() => {
       this.#routedAt = this.#now();
       this.#upstream = upstream;
-      this.#to.metrics.beginUpstream(upstream.name);
+      this.#to.metrics.begin({ upstream: upstream.name });
     });
   }
 
@@ -156,7 +156,7 @@ export class RunningCallRecord implements LiveCall {
       if (this.#isOver) return;
       this.#waitEnded();
       this.#attemptEnded();
-      if (this.#call.clientGone.aborted) this.#to.metrics.instruments.sentAfterGone.inc();
+      if (this.#call.clientGone.aborted) this.#to.metrics.count('sluice_dispatched_after_client_gone_total');
       this.#sentAt = this.#now();
       this.recording?.sent(this.#sentAt);
       this.#to.live.calls.set(this.#call.id, this);
@@ -177,7 +177,8 @@ export class RunningCallRecord implements LiveCall {
       this.#spans?.answered(status, throttle?.kind ?? null, this.#throttledId);
       if (throttle === null) return;
       const isPermanent = throttle.kind === 'permanent';
-      this.#to.metrics.instruments.throttles.inc({ ...this.#by(), kind: isPermanent ? 'permanent' : 'rate' });
+      const kind = isPermanent ? 'permanent' : 'rate';
+      this.#to.metrics.count('sluice_upstream_throttles_total', { ...this.#by(), kind });
       const fact = isPermanent ? 'throttledPermanent' : 'throttledRate';
       this.#activity()?.counted(this.#workspace, this.upstream, fact);
     });
@@ -190,7 +191,7 @@ export class RunningCallRecord implements LiveCall {
       this.#absorbed += 1;
       const ids = this.#absorbedIds ?? [];
       if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
-      this.#to.metrics.instruments.absorbed.inc(this.#by());
+      this.#to.metrics.count('sluice_retries_absorbed_total', this.#by());
       this.#activity()?.counted(this.#workspace, this.upstream, 'absorbed');
     });
   }
@@ -204,7 +205,7 @@ export class RunningCallRecord implements LiveCall {
       this.#headArrived();
       if (reason !== null) {
         this.#reason = reason;
-        this.#to.metrics.instruments.failures.inc({ upstream: this.upstream, reason });
+        this.#to.metrics.count('sluice_upstream_failures_total', { upstream: this.upstream, reason });
       }
       this.#spans?.attemptFailed(error, reason);
       this.#attemptEnded();
@@ -226,7 +227,6 @@ export class RunningCallRecord implements LiveCall {
   #report(end: CallEnd): void {
     const { outcome, status, code, heldBy = null, isReserved = false } = end;
     const { metrics, logger } = this.#to;
-    const { heldRefusals, queueWait, overhead, logLinesLeftOut } = metrics.instruments;
     const by = this.#by();
     const { upstream } = by;
     const now = this.#now();
@@ -239,11 +239,10 @@ export class RunningCallRecord implements LiveCall {
     this.#spans?.ended(end, admission);
 
     metrics.callEnded(by, outcome, code);
-    if (heldBy !== null) heldRefusals.inc({ upstream, held_by: heldBy });
+    if (heldBy !== null) metrics.count('sluice_held_refusals_total', { upstream, held_by: heldBy });
     if (this.#admittingAt !== null) {
-      const exemplar = this.#exemplar();
-      queueWait.observe({ labels: { upstream, outcome }, value: waitedMs / 1000, ...exemplar });
-      overhead.observe({ labels: { upstream }, value: overheadMs / 1000, ...exemplar });
+      metrics.observe('sluice_queue_wait_seconds', { upstream, outcome }, waitedMs, this.traceId);
+      metrics.observe('sluice_overhead_seconds', { upstream }, overheadMs, this.traceId);
     }
 
     const isWritten = logger.callEnded(outcome, this.workspaceId !== null, () => ({
@@ -269,7 +268,7 @@ export class RunningCallRecord implements LiveCall {
       durationMs: tenth(durationMs),
       traceId: this.traceId,
     }));
-    if (!isWritten) logLinesLeftOut.inc();
+    if (!isWritten) metrics.count('sluice_log_lines_left_out_total');
 
     this.recording?.ended(outcome, waitedMs, now);
     if (!isReserved) this.#arrived();
@@ -309,8 +308,7 @@ export class RunningCallRecord implements LiveCall {
     const ms = this.#headAt - this.#sentAt;
     this.#sentAt = null;
     this.#upstreamMs += ms;
-    const labels = { upstream: this.upstream };
-    this.#to.metrics.instruments.upstreamTime.observe({ labels, value: ms / 1000, ...this.#exemplar() });
+    this.#to.metrics.observe('sluice_upstream_seconds', { upstream: this.upstream }, ms, this.traceId);
   }
 
   #waitEnded(): void {
@@ -327,20 +325,14 @@ export class RunningCallRecord implements LiveCall {
     this.#spans?.attemptEnded();
   }
 
-  /** Labels of the counters that name a workspace; their series have begun. */
+  /** Labels of the counters that name a workspace. */
   #by(): WorkspaceLabels {
-    const by = { workspace: this.#label(), upstream: this.upstream };
-    this.#to.metrics.beginWorkspace(by);
-    return by;
+    return { workspace: this.#label(), upstream: this.upstream };
   }
 
   /** Asked for each fact, not kept: a label may be taken back while the call waits. */
   #label(): string {
     return this.workspaceId === null ? noneLabel : this.#to.labels.of(this.workspaceId);
-  }
-
-  #exemplar(): { readonly exemplarLabels?: { readonly trace_id: string } } {
-    return this.traceId === null ? {} : { exemplarLabels: { trace_id: this.traceId } };
   }
 
   /** Hears of calls whose workspace and upstream are known. */

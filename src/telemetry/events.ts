@@ -145,14 +145,12 @@ export interface LivePressure {
   readonly inFlight: number;
 }
 
-/** The state of the limiter on this replica. Counts are totals since the start. */
+/** The state of the limiter on this replica. */
 export interface LimiterHealth {
   /** When the mode began, Unix milliseconds. */
   readonly modeSince: number;
   /** The mode in force; `null` until the limiter has reported one. */
   readonly mode: LimiterMode | null;
-  readonly redisErrors: number;
-  readonly leasesLost: number;
   /** Time of the latest Redis commands, smoothed, milliseconds; `null` before the first one. */
   readonly redisMs: number | null;
 }

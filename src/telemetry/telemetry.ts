@@ -10,9 +10,7 @@ import { refusals, type OverloadBound } from '../errors.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
   knownMethods,
-  limiterModes,
   nothingKnown,
-  renewalOutcomes,
   type ConfigurationState,
   type FactSink,
   type LeaseLostReason,
@@ -26,11 +24,16 @@ import {
   type RefusedRequest,
   type RenewalOutcome,
 } from './events.ts';
-import type { Instruments } from './instruments.ts';
 import { createLabels, noneLabel, type Labels } from './labels.ts';
 import { Live, type LiveLane } from './live.ts';
 import { CallLogger, type LoggerParts } from './logger.ts';
-import { Metrics, type MetricsFormat, type MetricsOptions, type MetricsPage } from './metrics.ts';
+import {
+  Metrics,
+  type CounterName,
+  type MetricsFormat,
+  type MetricsOptions,
+  type MetricsPage,
+} from './metrics.ts';
 import type { Tracing } from './spans.ts';
 
 /** What the parts of the gateway report to. */
@@ -66,7 +69,7 @@ export class RunningTelemetry {
   readonly #reporters: CallReporters;
   /** What only the gateway knows; given once it exists. */
   #source = nothingKnown;
-  #health: LimiterHealth = { mode: null, modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null };
+  #health: LimiterHealth = { mode: null, modeSince: 0, redisMs: null };
   #configuration: ConfigurationState = { inForceSince: 0, refused: null };
   #isFailureReported = false;
 
@@ -96,10 +99,6 @@ export class RunningTelemetry {
       result === 'in use'
         ? { inForceSince: now, refused: null }
         : { inForceSince, refused: { at: now, lines } };
-    this.#count(({ reloadSuccessful, reloadSucceededAt }) => {
-      reloadSuccessful.set(result === 'in use' ? 1 : 0);
-      if (result === 'in use') reloadSucceededAt.set(now / 1000);
-    });
   }
 
   /** Since when the settings in use hold, and what was refused since then. */
@@ -119,7 +118,10 @@ export class RunningTelemetry {
   ): void {
     this.#guard(() => {
       const by = { workspace: this.labels.of(call.workspaceId), upstream: call.upstream };
-      this.#metrics.reckoned(by, reckoned);
+      this.#metrics.begin(by, 'sluice_would_refuse_total');
+      if (reckoned.kind === 'refuse')
+        this.count('sluice_would_refuse_total', { ...by, reason: reckoned.code });
+      else this.#metrics.observe('sluice_would_wait_seconds', { upstream: call.upstream }, reckoned.waitMs);
       if (told === null || !differs(told, reckoned)) return;
       const would = { would: reckoned.kind, wouldWaitMs: Math.round(reckoned.waitMs) };
       this.#logger.forecastMissed({ requestId: call.requestId, ...by, ...would });
@@ -131,7 +133,6 @@ export class RunningTelemetry {
     const by = { workspace: noneLabel, upstream: noneLabel };
     const outcome = refusals[code].family;
     this.#guard(() => {
-      this.#metrics.beginWorkspace(by);
       this.#metrics.callEnded(by, outcome, code);
       const isWritten = this.#logger.callEnded(outcome, false, () => ({
         requestId,
@@ -150,13 +151,13 @@ export class RunningTelemetry {
         durationMs: 0,
         traceId: null,
       }));
-      if (!isWritten) this.#metrics.instruments.logLinesLeftOut.inc();
+      if (!isWritten) this.#metrics.count('sluice_log_lines_left_out_total');
     });
   }
 
   /** A call, or a connection, was refused because of this bound. */
   overloaded(bound: OverloadBound): void {
-    this.#count(({ overloads }) => overloads.inc({ bound }));
+    this.count('sluice_overload_total', { bound });
   }
 
   /** Calls are refused for this load from now on; `null`: no longer. */
@@ -168,50 +169,41 @@ export class RunningTelemetry {
   limiterMode(mode: LimiterMode): void {
     if (mode !== this.#health.mode)
       this.#health = { ...this.#health, mode, modeSince: this.#reporters.clock.now() };
-    this.#count(({ limiterMode }) => {
-      for (const each of limiterModes) limiterMode.set({ mode: each }, each === mode ? 1 : 0);
-    });
   }
 
   redisCommand(command: RedisCommand, durationMs: number): void {
     const { redisMs } = this.#health;
     const smoothed = redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05;
     this.#health = { ...this.#health, redisMs: smoothed };
-    this.#count(({ redisTime }) => redisTime.observe({ labels: { command }, value: durationMs / 1000 }));
+    this.#guard(() => this.#metrics.observe('sluice_redis_command_seconds', { command }, durationMs));
   }
 
   redisError(kind: RedisErrorKind): void {
-    this.#health = { ...this.#health, redisErrors: this.#health.redisErrors + 1 };
-    this.#count(({ redisErrors }) => redisErrors.inc({ kind }));
+    this.count('sluice_redis_errors_total', { kind });
   }
 
   leaseLost(reason: LeaseLostReason): void {
-    this.#health = { ...this.#health, leasesLost: this.#health.leasesLost + 1 };
-    this.#count(({ leasesLost }) => leasesLost.inc({ reason }));
+    this.count('sluice_leases_lost_total', { reason });
   }
 
   /** A call was made again for its repeat: the replica that had made it is gone, or Redis had lost its claim. */
   madeAgain(upstream: string): void {
-    this.#count(({ madeAgain }) => madeAgain.inc({ upstream }));
+    this.count('sluice_repeats_made_again_total', { upstream });
   }
 
   /** A client waits for the response of an equal call under way, or has got it from another replica. */
   joined(upstream: string): void {
-    this.#count(({ joins }) => joins.inc({ upstream }));
+    this.count('sluice_repeats_joined_total', { upstream });
   }
 
   /** A client got a response that had been kept from an earlier call with the same key. */
   replayed(upstream: string): void {
-    this.#count(({ replays }) => replays.inc({ upstream }));
+    this.count('sluice_idempotent_replays_total', { upstream });
   }
 
   /** A credential of the upstream that can change was renewed, or could not be. */
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void {
-    this.#count(({ credentialRenewals }) => {
-      // All series begin at once, so that the first failure is seen as an increase.
-      for (const each of renewalOutcomes) credentialRenewals.inc({ upstream, outcome: each }, 0);
-      credentialRenewals.inc({ upstream, outcome });
-    });
+    this.count('sluice_credential_renewals_total', { upstream, outcome });
   }
 
   /** Where gauges read from; the last one given counts. */
@@ -234,8 +226,15 @@ export class RunningTelemetry {
   }
 
   /** A scrape, in the plain form by default. */
-  metrics(format: MetricsFormat = 'prometheus'): Promise<MetricsPage> {
-    return this.#metrics.page(format, this.#source, this.live());
+  async metrics(format: MetricsFormat = 'prometheus'): Promise<MetricsPage> {
+    const headrooms = await this.#source.headrooms();
+    return this.#metrics.page(format, {
+      source: this.#source,
+      live: this.live(),
+      health: this.#health,
+      configuration: this.#configuration,
+      headrooms,
+    });
   }
 
   /** Takes over new settings: how much is logged, and the upstreams that have gauges. */
@@ -253,8 +252,8 @@ export class RunningTelemetry {
     }
   }
 
-  #count(count: (instruments: Instruments) => void): void {
-    this.#guard(() => count(this.#metrics.instruments));
+  count(name: CounterName, labels: Readonly<Record<string, string>> = {}): void {
+    this.#guard(() => this.#metrics.count(name, labels));
   }
 
   /** Nothing that goes wrong here may touch a call. */

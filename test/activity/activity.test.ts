@@ -88,7 +88,7 @@ function activityOf(
     telemetry: {
       labels: { peek, prefer: () => {}, holds: (id) => shown.includes(id) },
       live: () => [{ upstream: 'lm', mode: 'enforce', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
-      limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null }),
+      limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisMs: null }),
       configuration: () => ({ inForceSince: 0, refused: null }),
     },
     whenDown: null,

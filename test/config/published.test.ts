@@ -5,7 +5,7 @@ import { z } from 'zod';
 import { parse } from 'yaml';
 import { configJsonSchema } from '../../scripts/json-schema.ts';
 import { defaultWaits } from '../../src/config/defaults.ts';
-import { waitBuckets } from '../../src/telemetry/instruments.ts';
+import { waitBuckets } from '../../src/telemetry/metrics.ts';
 
 const textOf = (path: string): string => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');
 

@@ -23,6 +23,7 @@ const silentCall: CallRecord = {
 
 export const noTelemetry: Telemetry = {
   begin: () => silentCall,
+  count: nothing,
   overloaded: nothing,
   shedding: nothing,
   reckoned: nothing,
@@ -42,8 +43,6 @@ export const noTelemetry: Telemetry = {
   limiterHealth: () => ({
     mode: null,
     modeSince: 0,
-    redisErrors: 0,
-    leasesLost: 0,
     redisMs: null,
   }),
   configuration: () => ({ inForceSince: 0, refused: null }),
