@@ -132,20 +132,14 @@ export function duration(ms: number): string {
   if (seconds < 9.95) return `${seconds < 0.05 ? 0 : seconds.toFixed(1).replace(/\.0$/, '')}${nbsp}s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole}${nbsp}s`;
-  const [big, small, units] =
-    whole < 3_600
-      ? [Math.floor(whole / 60), whole % 60, ['min', 's']]
-      : [Math.floor(whole / 3_600), Math.round((whole % 3_600) / 60), ['h', 'min']];
-  return `${big}${nbsp}${units[0]}${small === 0 ? '' : ` ${small}${nbsp}${units[1]}`}`;
+  const [unit, big, small] = whole < 3_600 ? [60, 'min', 's'] : [3_600, 'h', 'min'];
+  const rest = Math.floor((whole % unit) / (unit / 60));
+  return `${Math.floor(whole / unit)}${nbsp}${big}${rest === 0 ? '' : ` ${rest}${nbsp}${small}`}`;
 }
 
 /** 21:04:52 UTC; to the minute where seconds say nothing. */
-function clock(at: number, isExact = false): string {
-  const seconds = Math.floor(at / 1_000) % 86_400;
-  const parts = [Math.floor(seconds / 3_600), Math.floor((seconds % 3_600) / 60), seconds % 60];
-  const shown = parts.slice(0, isExact ? 3 : 2).map((part) => String(part).padStart(2, '0'));
-  return `${shown.join(':')}${nbsp}UTC`;
-}
+const clock = (at: number, isExact = false): string =>
+  `${new Date(at).toISOString().slice(11, isExact ? 19 : 16)}${nbsp}UTC`;
 
 /** A share above 0 is never written as 0 %. */
 export const percent = (share: number): string =>
@@ -166,14 +160,7 @@ function roomText(growth: number): string | null {
   return tenths < 100 ? `${Math.floor(tenths / 10)} times as much` : '10 times or more';
 }
 
-const unitNames: Readonly<Record<string, string>> = {
-  requests: 'requests',
-  tokens: 'tokens',
-  input_tokens: 'input tokens',
-  output_tokens: 'output tokens',
-  cost: 'cost points',
-  images: 'images',
-};
+const unitNames = new Map([['cost', 'cost points']]);
 const windowNames = new Map([
   [1_000, 'a second'],
   [60_000, 'a minute'],
@@ -184,19 +171,15 @@ const windowNames = new Map([
 /** "60 requests a minute". */
 function limitText({ unit, limit, windowMs }: LimitState): string {
   const name = windowNames.get(windowMs) ?? `in ${duration(windowMs)}`;
-  return `${count.format(limit)} ${unitNames[unit.replace(/_(?:day|hour|burst)$/, '')] ?? unit} ${name}`;
+  const plain = unit.replace(/_(?:day|hour|burst)$/, '');
+  return `${count.format(limit)} ${unitNames.get(plain) ?? plain.replace('_', ' ')} ${name}`;
 }
 
 export const used = ({ used: units, limit }: LimitState): number => (limit > 0 ? units / limit : 0);
 
 /** The fullest limit of an API; of its own ones before ceilings of equal use. */
 export const fullest = (limits: readonly LimitState[]): LimitState | null =>
-  limits.reduce<LimitState | null>(
-    (found, each) => (found === null || used(each) > used(found) ? each : found),
-    null,
-  );
-
-const isCeiling = (limit: LimitState | null): boolean => limit?.owner === 'ceiling';
+  limits.toSorted((a, b) => used(b) - used(a))[0] ?? null;
 
 function whose(limit: LimitState | null, upstream: string): string {
   if (limit === null) return `The limits of ${upstream}`;
@@ -206,30 +189,22 @@ function whose(limit: LimitState | null, upstream: string): string {
   return `Your ceiling of ${limitText(limit)} to ${upstream}${of}`;
 }
 
-/** At least half of the refused calls met a ceiling, not the upstream's own quota. */
-function isHeldByCeilings(heldBy: Refusals): boolean {
-  const ceilings = (heldBy.ceiling_minute ?? 0) + (heldBy.ceiling_day ?? 0);
-  const all = Object.values(heldBy).reduce((sum, n) => sum + n, 0);
-  return ceilings > 0 && ceilings * 2 >= all;
-}
+/** What held most of the refused calls; `''` = nothing that is known. */
+const mostHeld = (heldBy: Refusals): string =>
+  Object.entries(heldBy).toSorted(([, a], [, b]) => b - a)[0]?.[0] ?? '';
 
 /** Whose limit most of the refused calls met: that of the kind, window and unit that held them, because another may be fuller now. */
-function whoseRefused({ upstream, limits }: UpstreamState, heldBy: Refusals): string {
-  const byCeilings = isHeldByCeilings(heldBy);
-  const ofKind = limits.filter((each) => isCeiling(each) === byCeilings);
-  const [most] = Object.entries(heldBy)
-    .filter(([cause]) => cause.startsWith('ceiling_') === byCeilings)
-    .toSorted(([, a], [, b]) => b - a);
-  const cause = most?.[0] ?? '';
+function whoseRefused({ upstream, limits }: UpstreamState, cause: string): string {
+  const byCeiling = cause.startsWith('ceiling_');
   const isOfDay = cause.endsWith('_day');
+  const ofKind = limits.filter(({ owner }) => (owner === 'ceiling') === byCeiling);
   const met = ofKind.filter(
     ({ windowMs, unit }) =>
-      windowMs >= 86_400_000 === isOfDay && (byCeilings || isOfDay || unit.includes(cause)),
+      windowMs >= 86_400_000 === isOfDay && (byCeiling || isOfDay || unit.includes(cause)),
   );
-  const limit = fullest(met);
-  if (limit === null && byCeilings)
+  if (met.length === 0 && byCeiling)
     return `Your ceilings of requests a ${isOfDay ? 'day' : 'minute'} to ${upstream}`;
-  return whose(limit ?? fullest(ofKind) ?? fullest(limits), upstream);
+  return whose(fullest(met) ?? fullest(ofKind) ?? fullest(limits), upstream);
 }
 
 /** The time of the upstream's latest throttle, and how long it stays closed. */
@@ -239,31 +214,24 @@ function throttleText({ upstream, condition, lastHour: { throttledAt } }: Upstre
   return `${upstream}’s own “too many requests”${at}${left}.`;
 }
 
-interface Cause {
-  readonly why: string;
-  readonly heldBy: string;
-}
-
 /** Why calls were refused where no limit held most of them; `null` = one did, or nobody knows. */
-function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Cause | null {
-  const { recent, lastHour } = api;
-  const { throttledAt } = lastHour;
-  const { paused = 0, closed = 0, credential = 0, ...others } = heldBy;
-  const ofLimits = Object.values(others).reduce((sum, n) => sum + n, 0);
-  if (ofLimits > 0 && ofLimits >= Math.max(paused, closed, credential)) return null;
-  const throttlesNow = throttledAt !== null && throttledAt >= recent.since;
-  if (paused > closed && !throttlesNow)
+function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Pick<Finding, 'why' | 'heldBy'> | null {
+  const { throttledAt } = api.lastHour;
+  const cause = mostHeld(heldBy);
+  const throttlesNow = throttledAt !== null && throttledAt >= api.recent.since;
+  if (cause === 'paused' && !throttlesNow)
     return {
       why: 'calls were refused while it was paused',
       heldBy: 'A pause of the last hour, which is over.',
     };
-  if (credential > closed)
+  if (cause === 'credential')
     return {
       why: 'calls were refused for want of a credential',
       heldBy: 'A credential that could not be fetched.',
     };
-  if (throttledAt === null) return null;
-  const why = `it says “too many requests”${ofLimits === 0 ? ', and no known limit was used up' : ''}`;
+  if (throttledAt === null || !['', 'paused', 'closed'].includes(cause)) return null;
+  const ofLimits = Object.keys(heldBy).some((each) => !['paused', 'closed', 'credential'].includes(each));
+  const why = `it says “too many requests”${ofLimits ? '' : ', and no known limit was used up'}`;
   return { why, heldBy: throttleText(api) };
 }
 
@@ -274,21 +242,14 @@ interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'nex
   readonly why: string;
 }
 
-const named: Readonly<Record<number, string>> = {
-  401: 'it does not accept our credential',
-  402: 'it is out of credit',
-  403: 'it forbids our calls',
-  423: 'it has locked the shop',
+/** Why an upstream refuses for good, and in few words. */
+const refusing: Readonly<Record<number, readonly [why: string, short: string]>> = {
+  401: ['it does not accept our credential', 'refuses our credential'],
+  402: ['it is out of credit', 'out of credit'],
+  403: ['it forbids our calls', 'forbids our calls'],
+  423: ['it has locked the shop', 'has locked the shop'],
 };
-
 const outOfCredit = /quota|billing|credit|balance|payment|funds|spend/i;
-
-function whyRefusing(status: number, said: string | null): { readonly why: string; readonly short: string } {
-  if (status === 402 || (said !== null && outOfCredit.test(said)))
-    return { why: 'it is out of credit', short: 'out of credit' };
-  const why = named[status] ?? `it refuses calls with ${status}`;
-  return { why, short: why.replace('it ', '').replace('does not accept', 'refuses') };
-}
 
 /** From this share of calls on, failures are no chance; and errors, from so many on without one success. */
 const failingShare = 0.1;
@@ -310,19 +271,21 @@ function findingOf(api: UpstreamState, now: number): Finding {
   const limit = fullest(api.limits);
   // What refuses calls now is told by the refusals of now, not by the more of them an hour ago.
   const heldBy = recent.refused > 0 ? recent.heldBy : lastHour.heldBy;
-  const byCeilings = isHeldByCeilings(heldBy);
+  const byCeilings = mostHeld(heldBy).startsWith('ceiling_');
   const cause = causeBesideLimits(api, heldBy);
   switch (condition.kind) {
     case 'refusing': {
-      const { why, short } = whyRefusing(condition.status, condition.said);
-      const code = condition.said === null ? `status ${condition.status}` : condition.said;
-      const advice = short === 'out of credit' ? ' Top up the account there.' : '';
+      const { status, said } = condition;
+      const isBroke = status === 402 || outOfCredit.test(said ?? '');
+      const other = [`it refuses calls with ${status}`, `refuses calls with ${status}`] as const;
+      const [why, short] = refusing[isBroke ? 402 : status] ?? other;
+      const advice = isBroke ? ' Top up the account there.' : '';
       return {
         rank: 2,
         tone: 'red',
         text: `No: ${short}`,
         why,
-        heldBy: `The provider refuses every call since ${clock(condition.since)} (${code}).${advice}`,
+        heldBy: `The provider refuses every call since ${clock(condition.since)} (${said ?? `status ${status}`}).${advice}`,
         wrongNow: `${lastHour.answeredInstead === 0 ? '' : `${refusedText(lastHour.answeredInstead, 'for it in the last hour')} `}Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
         next: [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
       };
@@ -377,7 +340,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
     const asked = `${count.format(recent.calls)} were asked for in the last minute`;
     const ofLimits = {
       why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
-      heldBy: `${whoseRefused(api, heldBy)}; ${asked}.`,
+      heldBy: `${whoseRefused(api, mostHeld(heldBy))}; ${asked}.`,
     };
     return {
       rank: byCeilings ? 7 : 6,
@@ -405,13 +368,13 @@ function findingOf(api: UpstreamState, now: number): Finding {
       tone: 'amber',
       text: cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused',
       why: `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
-      heldBy: `${whoseRefused(api, heldBy)}.`,
+      heldBy: `${whoseRefused(api, mostHeld(heldBy))}.`,
       ...cause,
       wrongNow: `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`,
       next: [{ text: 'Who sent most?', place: '#workspaces' }, place],
     };
   if (isFull) {
-    const atCeiling = isCeiling(limit);
+    const atCeiling = limit?.owner === 'ceiling';
     return {
       rank: atCeiling ? 12 : 11,
       tone: 'amber',
@@ -474,53 +437,43 @@ export function workspaceAnswer(
 }
 
 /** What is found of Sluice itself, and how bad it is. */
-function ofSluice(state: SluiceState): { readonly rank: number; readonly answer: Answer } | null {
+function ofSluice(state: SluiceState): (Answer & { readonly rank: number }) | null {
   const { mode, modeSince, whenDown, sheddingShare, replicas } = state;
   const since = clock(modeSince);
-  const as = (
-    rank: number,
-    tone: Tone,
-    sentence: string,
-    [heldBy, wrongNow]: readonly [heldBy: string, wrongNow: string],
-    next: readonly Next[],
-  ) => ({ rank, answer: { tone, sentence, rest: '', heldBy, wrongNow, next } });
-  const seeWhy = [{ text: 'See why', command: 'sluice check --connect' }];
+  const next = [{ text: 'See why', command: 'sluice check --connect' }];
   if (mode === 'deny')
-    return as(
-      1,
-      'red',
-      'No: Redis is away and Sluice refuses all calls.',
-      [
+    return {
+      rank: 1,
+      tone: 'red',
+      sentence: 'No: Redis is away and Sluice refuses all calls.',
+      rest: '',
+      heldBy:
         whenDown === 'deny'
           ? 'Your redis.whenDown: deny.'
           : 'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.',
-        `Calls are refused since ${since}.`,
-      ],
-      seeWhy,
-    );
+      wrongNow: `Calls are refused since ${since}.`,
+      next,
+    };
   if (sheddingShare > 0)
-    return as(
-      5,
-      'red',
-      'No: Sluice has too much to do.',
-      [
-        `This replica refuses ${percent(sheddingShare)} of new calls.`,
-        'Give it more processor or memory, or run more replicas.',
-      ],
-      [],
-    );
+    return {
+      rank: 5,
+      tone: 'red',
+      sentence: 'No: Sluice has too much to do.',
+      rest: '',
+      heldBy: `This replica refuses ${percent(sheddingShare)} of new calls.`,
+      wrongNow: 'Give it more processor or memory, or run more replicas.',
+      next: [],
+    };
   if (mode !== 'local') return null;
-  const share = replicas > 1 ? 'its own share' : 'a share';
-  return as(
-    9,
-    'amber',
-    'Not now: Redis is away.',
-    [
-      `Since ${since} each replica keeps to ${share} of every limit.`,
-      'Calls pass. Busy replicas make calls wait sooner.',
-    ],
-    seeWhy,
-  );
+  return {
+    rank: 9,
+    tone: 'amber',
+    sentence: 'Not now: Redis is away.',
+    rest: '',
+    heldBy: `Since ${since} each replica keeps to ${replicas > 1 ? 'its own share' : 'a share'} of every limit.`,
+    wrongNow: 'Calls pass. Busy replicas make calls wait sooner.',
+    next,
+  };
 }
 
 const linesText = (lines: readonly number[]): string =>
@@ -543,11 +496,12 @@ export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): A
   ];
   if (own !== null && own.rank < (worst?.finding.rank ?? 99)) {
     const all = worst === undefined ? also : [`${worst.api.upstream}: ${worst.finding.why}.`, ...also];
-    return { ...own.answer, wrongNow: withMore(own.answer.wrongNow, all) };
+    const { rank: _, ...answer } = own;
+    return { ...answer, wrongNow: withMore(own.wrongNow, all) };
   }
   const check = { text: 'See all mistakes', command: 'sluice check' };
   if (worst !== undefined) {
-    const alsoOwn = own === null ? also : [own.answer.sentence, ...also];
+    const alsoOwn = own === null ? also : [own.sentence, ...also];
     const isOne = troubled.length === 1;
     const names = listed(troubled.map(({ api }) => api.upstream));
     const onlyClosed = troubled.every(({ finding }) => finding.rank === 10);
