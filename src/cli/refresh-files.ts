@@ -4,7 +4,7 @@
  */
 import { systemRandom } from '../clock.ts';
 import type { Settings, UpstreamCredential } from '../config/settings.ts';
-import { canReplace, isExposed, readTokenFile } from '../credentials/refresh/token-file.ts';
+import { canReplace, isExposed, readTokenFile } from '../credentials/token-file.ts';
 
 /** One sentence for each file that cannot be used, or that every user of the machine can. */
 export async function refreshFileWarnings({ upstreams, workspaces }: Settings): Promise<readonly string[]> {
@@ -32,6 +32,6 @@ async function cautionOf(path: string): Promise<string | null> {
       ? 'is missing or cannot be read here: write the refresh token into it'
       : 'holds no refresh token: write it as plain text, or as the JSON of the token endpoint';
   if (!(await canReplace(seen, systemRandom.hex(8))))
-    return 'cannot be replaced here: its folder must be writable, and a file that is mounted alone cannot be replaced';
+    return 'cannot be replaced here: its folder must be writable';
   return isExposed(seen) ? 'can be used by every user of this machine: give it mode 600' : null;
 }

@@ -14,18 +14,17 @@ import type {
   UpstreamSettings,
   WorkspaceSettings,
 } from '../config/settings.ts';
-import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts';
-import type { Telemetry } from '../telemetry/telemetry.ts';
-import { FileSource } from './file-source.ts';
-import { OAuthSource } from './oauth-source.ts';
 import { FileWatch } from '../file-watch.ts';
 import type { CreateMap } from '../replicated/shared-map.ts';
-import { RefreshGrants } from './refresh/refresh-grant.ts';
-import { clientIn, sharedName, SharedTokens, type SharedToken } from './shared-tokens.ts';
-import { createFixedSource, type Source, type CredentialState } from './source.ts';
-import { createTokenFetcher, type FetchToken, type SendTokenRequest } from './token-fetcher.ts';
+import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
+import { ChangingSource, type CredentialState } from './changing-source.ts';
+import { RefreshGrants } from './refresh-grant.ts';
+import { fetchForAll, sharedName, tokenIn, type SharedToken } from './shared-tokens.ts';
+import { clientCredentials, type FetchToken, type SendTokenRequest } from './token-endpoint.ts';
+import { readCredential } from './token-file.ts';
 
-export type { CredentialState } from './source.ts';
+export type { CredentialState } from './changing-source.ts';
 
 /** A credential and the upstream it is sent to. */
 export interface CredentialUse {
@@ -33,7 +32,7 @@ export interface CredentialUse {
   readonly upstream: UpstreamSettings;
 }
 
-export interface CredentialParts {
+interface CredentialParts {
   readonly settings: Pick<Settings, 'privacy' | 'upstreams'>;
   readonly clock: Clock;
   readonly random: Random;
@@ -43,58 +42,63 @@ export interface CredentialParts {
   readonly createMap: CreateMap | null;
 }
 
-type ChangingSource = Exclude<CredentialSource, { kind: 'value' }>;
+type Changing = Exclude<CredentialSource, { kind: 'value' }>;
 
 interface Kept {
-  readonly source: Source;
+  readonly source: ChangingSource;
   /** Names of the upstreams that it is sent to. */
   readonly upstreams: Set<string>;
   readonly close: () => void;
-  /** Name under which replicas share the token, and the source that is given a new one; `null` = the token is not shared. */
-  readonly shared: { readonly name: string; readonly source: OAuthSource } | null;
+  /** Name under which replicas share the token; `null` = it is not shared. */
+  readonly sharedName: string | null;
 }
 
 export class Credentials {
   readonly #parts: CredentialParts;
   /** Refresh tokens in their files. */
   readonly #refreshGrants: RefreshGrants;
-  /** Fetches at the endpoint, for this replica alone. */
+  /** Fetches at the endpoint, for this replica alone, and for all of them. */
   readonly #fetch: FetchToken;
-  /** Tokens of clients that all replicas share; `null` = there are no others. */
-  readonly #shared: SharedTokens | null;
+  readonly #fetchForAll: FetchToken | null;
   /** Sources by their `sourceKey`. The keys contain secrets, and stay in memory. */
   readonly #kept = new Map<string, Kept>();
   readonly #keys = new WeakMap<CredentialSource, string>();
-  readonly #fixed = new WeakMap<CredentialSource, Source>();
   #isClosed = false;
 
   constructor(parts: CredentialParts) {
-    const { clock, createMap, random, send, settings } = parts;
+    const { clock, createMap, send, settings } = parts;
     const { labelKey } = settings.privacy;
     this.#parts = parts;
     this.#refreshGrants = new RefreshGrants(parts);
-    const fetch = this.#refreshGrants.fetcher(createTokenFetcher({ clock, send }));
+    const fetch = this.#refreshGrants.fetcher(clientCredentials(clock, send));
     this.#fetch = fetch;
     const map = createMap?.<SharedToken>({
-      name: 'token.2',
-      onChange: (name, { value }) => this.#changedElsewhere(name, value),
+      name: 'token.3',
+      onChange: (name, entry) => {
+        const token = tokenIn(entry, clock.monotonic());
+        for (const kept of this.#kept.values())
+          if (token !== null && kept.sharedName === name) kept.source.storedElsewhere(token);
+      },
     });
-    this.#shared = map === undefined ? null : new SharedTokens({ clock, random, labelKey, map, fetch });
+    this.#fetchForAll = map === undefined ? null : fetchForAll({ ...parts, labelKey, map, fetch });
     this.reload(settings.upstreams, new SourceNames(settings.upstreams));
   }
 
+  /** The value to send now. Asking for one that is not there begins to fetch it. */
   now(use: CredentialUse): CredentialState {
-    return this.#sourceOf(use).now();
+    const { source } = use.credential;
+    if (source.kind === 'value') return { kind: 'usable', value: source.value, version: 0 };
+    return this.#sourceOf(source, use.upstream).now();
   }
 
-  /** See {@link Source.refused}. */
-  refused(use: CredentialUse, version: number): Promise<boolean> {
-    return this.#sourceOf(use).refused(version);
+  /** See {@link ChangingSource.refused}; a refusal of a fixed value is final. */
+  refused({ credential: { source }, upstream }: CredentialUse, version: number): boolean {
+    return source.kind !== 'value' && this.#sourceOf(source, upstream).refused(version);
   }
 
-  /** See {@link Source.accepted}. */
-  accepted(use: CredentialUse, version: number): void {
-    this.#sourceOf(use).accepted(version);
+  /** See {@link ChangingSource.accepted}. */
+  accepted({ credential: { source }, upstream }: CredentialUse, version: number): void {
+    if (source.kind !== 'value') this.#sourceOf(source, upstream).accepted(version);
   }
 
   /** Credentials in use whose end is known. */
@@ -111,25 +115,13 @@ export class Credentials {
    */
   reload(upstreams: Settings['upstreams'], used: SourceNames): void {
     for (const [key, kept] of this.#kept) {
+      for (const name of kept.upstreams) if (!upstreams.has(name)) kept.upstreams.delete(name);
       if (used.has(key)) continue;
       kept.close();
       this.#kept.delete(key);
     }
-    for (const kept of this.#kept.values()) {
-      for (const name of kept.upstreams) if (!upstreams.has(name)) kept.upstreams.delete(name);
-    }
-    for (const upstream of upstreams.values()) {
-      const { credential } = upstream;
-      if (credential !== null && credential.source.kind !== 'value') this.now({ credential, upstream });
-    }
-  }
-
-  /** A replica has written this about a client's tokens. */
-  #changedElsewhere(entryName: string, value: SharedToken): void {
-    for (const { shared } of this.#kept.values()) {
-      if (shared?.name !== clientIn(entryName)) continue;
-      if (value.kind === 'token') shared.source.storedElsewhere();
-    }
+    for (const upstream of upstreams.values())
+      if (upstream.credential !== null) this.now({ credential: upstream.credential, upstream });
   }
 
   /** Resolves when no refresh token is under way any more: its response may be the only one that names the next. */
@@ -140,14 +132,9 @@ export class Credentials {
     await this.#refreshGrants.close();
   }
 
-  #sourceOf({ credential, upstream }: CredentialUse): Source {
-    const { source } = credential;
-    if (source.kind === 'value') {
-      let fixed = this.#fixed.get(source);
-      if (fixed === undefined) this.#fixed.set(source, (fixed = createFixedSource(source.value)));
-      return fixed;
-    }
-    const key = this.#keyOf(source, upstream);
+  #sourceOf(source: Changing, upstream: UpstreamSettings): ChangingSource {
+    const key = this.#keys.get(source) ?? sourceKey(source, upstream);
+    this.#keys.set(source, key);
     let kept = this.#kept.get(key);
     if (kept === undefined) {
       kept = this.#create(source, upstream);
@@ -159,51 +146,38 @@ export class Credentials {
     return kept.source;
   }
 
-  #keyOf(source: ChangingSource, upstream: UpstreamSettings): string {
-    let key = this.#keys.get(source);
-    if (key === undefined) this.#keys.set(source, (key = sourceKey(source, upstream)));
-    return key;
-  }
-
-  #create(source: ChangingSource, upstream: UpstreamSettings): Kept {
-    const { clock, random, settings, telemetry } = this.#parts;
+  #create(source: Changing, upstream: UpstreamSettings): Kept {
+    const { clock, settings, telemetry } = this.#parts;
     const upstreams = new Set<string>();
-    const events = { onRenewal: this.#renewalReporter(upstreams) };
-    if (source.kind === 'file') {
-      const file = new FileSource({ ...events, ...source, clock });
-      return { source: file, upstreams, close: () => file.close(), shared: null };
-    }
-    const { client, prefix } = source;
-    const tokens = client.shared ? this.#shared : null;
-    const made = new OAuthSource({
-      ...events,
-      clock,
-      random,
-      prefix,
+    const client = source.kind === 'oauth' ? source.client : null;
+    const forAll = client?.shared === true ? this.#fetchForAll : null;
+    const fetch = forAll ?? this.#fetch;
+    const made = new ChangingSource({
+      ...this.#parts,
+      prefix: source.prefix,
       fetch: (unwanted, signal) =>
-        tokens === null
-          ? this.#fetch({ client, upstream, unwanted, signal })
-          : tokens.fetch({ client, upstream, unwanted, signal }),
-      readShared: async (unwanted) => (await tokens?.read({ client, unwanted })) ?? null,
-      onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
+        source.kind === 'file'
+          ? readCredential(source.path, clock)
+          : fetch({ client: source.client, upstream, unwanted, signal }),
+      onRenewal: this.#renewalReporter(upstreams),
+      onBug: (bug) => telemetry.log.bug('a credential could not be fetched', bug),
     });
-    const shared =
-      tokens === null ? null : { name: sharedName(settings.privacy.labelKey, client), source: made };
-    const watch = this.#watchGrant(made, client.refreshTokenFile);
-    const close = (): void => {
-      watch?.close();
-      made.close();
+    // A refresh token that somebody writes into its file is used at once where the one before had failed.
+    const onGrantCheck = async (path: string): Promise<void> => {
+      if ((await this.#refreshGrants.of(path).hasChanged()) && made.isFailing) made.retry();
     };
-    return { source: made, upstreams, close, shared };
-  }
-
-  /** A refresh token that somebody writes into its file is used at once where the one before had failed. */
-  #watchGrant(source: OAuthSource, path: string | null): FileWatch | null {
-    if (path === null) return null;
-    const { clock } = this.#parts;
-    const grant = this.#refreshGrants.of(path);
-    const onCheck = (): void => void grant.hasChanged().then((isNew) => isNew && source.retry());
-    return new FileWatch({ path, clock, onCheck });
+    const path = source.kind === 'file' ? source.path : source.client.refreshTokenFile;
+    const onCheck = (): void => (client === null ? made.retry() : void onGrantCheck(path ?? ''));
+    const watch = path === null ? null : new FileWatch({ path, clock, onCheck });
+    return {
+      source: made,
+      upstreams,
+      sharedName: client === null || forAll === null ? null : sharedName(settings.privacy.labelKey, client),
+      close: () => {
+        watch?.close();
+        made.close();
+      },
+    };
   }
 
   /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
@@ -226,10 +200,13 @@ export class Credentials {
 const isGood = (outcome: RenewalOutcome): boolean => outcome === 'renewed' || outcome === 'shared';
 
 /** Sources with the same key are one source. The key contains secrets; an OAuth client's key includes how its endpoint is reached. */
-function sourceKey(source: ChangingSource, { allowPrivateAddresses, caFile }: UpstreamSettings): string {
+function sourceKey(source: Changing, { allowPrivateAddresses, caFile }: UpstreamSettings): string {
   const { kind, prefix } = source;
-  if (kind === 'file') return JSON.stringify([kind, prefix, source.path]);
-  return JSON.stringify([kind, prefix, source.client, allowPrivateAddresses, caFile]);
+  return JSON.stringify(
+    kind === 'file'
+      ? [kind, prefix, source.path]
+      : [kind, prefix, source.client, allowPrivateAddresses, caFile],
+  );
 }
 
 /** Names of the sources of these settings' upstreams; those of workspaces are added one by one. */

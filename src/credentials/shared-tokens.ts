@@ -5,13 +5,11 @@
  * Keeps: while the map does not answer each replica fetches for itself; a replica that dies while it fetches delays the others by
  * `renewalMs` at most. A token that an upstream ends before its time is refused once at each replica that sends it before a new one is there.
  */
-import type { Clock, Random } from '../clock.ts';
+import { delay, type Clock, type Random } from '../clock.ts';
 import type { OAuthClient } from '../config/settings.ts';
 import { digest } from '../identity.ts';
-import { anybody, type SharedMap } from '../replicated/shared-map.ts';
-import type { Fetched, FetchedToken } from './oauth-source.ts';
-import type { FetchToken, TokenFetch } from './token-fetcher.ts';
-import type { Token } from './token-reply.policy.ts';
+import { anybody, type Entry, type SharedMap } from '../replicated/shared-map.ts';
+import { noToken, type FetchedToken, type FetchToken, type Token } from './token-endpoint.ts';
 
 /** How long one replica may fetch while the others wait: longer than any request to a token endpoint. Milliseconds. */
 const renewalMs = 15_000;
@@ -22,7 +20,7 @@ const unknownLifeMs = 86_400_000;
 /** What replicas share of a client: its token · that one of them fetches a new one. */
 export type SharedToken = Token | { readonly kind: 'fetching' };
 
-export interface SharedTokensParts {
+interface SharedTokensParts {
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;
   readonly labelKey: string;
@@ -35,85 +33,52 @@ export interface SharedTokensParts {
  * Opaque name under which the tokens of a client are shared, or of the grant behind a refresh token. The client's secret is no
  * part: replicas may have the old one and the new.
  */
-export const sharedName = (
-  labelKey: string,
-  { tokenUrl, clientId, scope, refreshTokenFile }: OAuthClient,
-): string =>
-  digest(
-    labelKey,
-    'token',
-    tokenUrl,
-    clientId,
-    scope ?? '',
-    ...(refreshTokenFile === null ? [] : [refreshTokenFile]),
-  );
+export const sharedName = (labelKey: string, client: OAuthClient): string => {
+  const { tokenUrl, clientId, scope, refreshTokenFile } = client;
+  return digest(labelKey, 'token', tokenUrl, clientId, scope ?? '', refreshTokenFile ?? '');
+};
 
-/** The name of the client in the name of one of its entries. */
-export const clientIn = (entryName: string): string => entryName.split('.')[0] ?? '';
-
-export class SharedTokens {
-  readonly #parts: SharedTokensParts;
-
-  constructor(parts: SharedTokensParts) {
-    this.#parts = parts;
-  }
-
-  async fetch(input: TokenFetch): Promise<Fetched> {
-    const { clock, random, fetch, map, labelKey } = this.#parts;
-    const { client, signal } = input;
-    const name = sharedName(labelKey, client);
-    const owner = random.hex(8);
-    const until = clock.monotonic() + renewalMs;
-    while (!signal.aborted && clock.monotonic() < until) {
-      const found = await this.#find(name, input.unwanted);
-      if (found.kind === 'token') return found;
-      if (found.kind === 'unavailable') return fetch(input);
-      const turn = { owner, ttlMs: renewalMs, over: null };
-      const begun = await map.put({ name: `${name}.fetch` }, { kind: 'fetching' }, turn);
-      if (begun.kind === 'unavailable') return fetch(input);
-      if (begun.kind === 'put') return this.#renew(name, owner, input);
-      await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
-    }
-    return { kind: 'failed', fault: 'timeout', statedMs: null };
-  }
-
-  /** A token that another replica has fetched; `null` = there is none but the unwanted one. */
-  async read({ client, unwanted }: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null> {
-    const found = await this.#find(sharedName(this.#parts.labelKey, client), unwanted);
-    return found.kind === 'token' ? found : null;
-  }
-
-  async #renew(name: string, owner: string, input: TokenFetch): Promise<Fetched> {
-    const { clock, fetch, map } = this.#parts;
-    try {
-      // Another replica may have stored its token between this replica's reading and its turn to fetch.
-      const found = await this.#find(name, input.unwanted);
-      if (found.kind === 'token') return found;
-      const fetched = await fetch(input);
-      if (fetched.kind === 'token') {
-        const { token, lifeMs, issuedAt } = fetched;
-        const ttlMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();
-        if (ttlMs > 0)
-          await map.put({ name }, { kind: 'token', token, lifeMs }, { owner, ttlMs, over: anybody });
-      }
-      return fetched;
-    } finally {
-      await map.delete({ name: `${name}.fetch` }, owner);
-    }
-  }
-
-  async #find(
-    name: string,
-    unwanted: string | null,
-  ): Promise<FetchedToken | { readonly kind: 'none' | 'unavailable' }> {
-    const { clock, map } = this.#parts;
-    const askedAt = clock.monotonic();
-    const read = await map.read({ name });
-    if (read.kind === 'unavailable') return { kind: 'unavailable' };
-    const found = read.kind === 'entry' && read.value.kind === 'token' ? read.value : null;
-    if (read.kind !== 'entry' || found === null || found.token === unwanted) return { kind: 'none' };
-    const { token, lifeMs } = found;
-    const issuedAt = lifeMs === null ? askedAt : askedAt + read.leftMs - lifeMs;
-    return { kind: 'token', token, lifeMs, issuedAt, isShared: true };
-  }
+/** The token in an entry, as a fetch that began at `askedAt` would have brought it. */
+export function tokenIn({ value, leftMs }: Entry<SharedToken>, askedAt: number): FetchedToken | null {
+  if (value.kind !== 'token') return null;
+  const ageMs = value.lifeMs === null ? 0 : value.lifeMs - leftMs;
+  return { ...value, issuedAt: askedAt - ageMs, isShared: true };
 }
+
+/** Fetches a token for all replicas. */
+export const fetchForAll =
+  ({ clock, random, labelKey, map, fetch }: SharedTokensParts): FetchToken =>
+  async (input) => {
+    const { client, signal, unwanted } = input;
+    const name = sharedName(labelKey, client);
+    const turn = { name: `${name}.fetch` };
+    const owner = random.hex(8);
+    const find = async (): Promise<FetchedToken | null> => {
+      const askedAt = clock.monotonic();
+      const read = await map.read({ name });
+      const found = read.kind === 'entry' ? tokenIn(read, askedAt) : null;
+      return found?.token === unwanted ? null : found;
+    };
+    for (const until = clock.monotonic() + renewalMs; clock.monotonic() < until;) {
+      const mine = await map.put(turn, { kind: 'fetching' }, { owner, ttlMs: renewalMs, over: null });
+      if (mine.kind === 'unavailable') return fetch(input);
+      try {
+        const found = await find();
+        if (found !== null) return found;
+        if (mine.kind === 'put') {
+          const fetched = await fetch(input);
+          if (fetched.kind === 'failed') return fetched;
+          const { token, lifeMs, issuedAt } = fetched;
+          const ttlMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();
+          const value = { kind: 'token', token, lifeMs } as const;
+          if (ttlMs > 0) await map.put({ name }, value, { owner, ttlMs, over: anybody });
+          return fetched;
+        }
+      } finally {
+        if (mine.kind === 'put') await map.delete(turn, owner);
+      }
+      await delay(clock, checkEveryMs, signal);
+      if (signal.aborted) break;
+    }
+    return noToken('timeout');
+  };

@@ -5,7 +5,7 @@
 import type { Readable } from 'node:stream';
 import type { InjectedField, UpstreamResponse } from '../call.ts';
 import type { UpstreamKind, UpstreamSettings } from '../config/settings.ts';
-import type { SendTokenRequest } from '../credentials/token-fetcher.ts';
+import type { SendTokenRequest } from '../credentials/token-endpoint.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { createAgents, type AgentParts } from './agents.ts';
 import { bodyError, failureWords, TransportError } from './transport-error.ts';

@@ -3,8 +3,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { OAuthClient } from '../../src/config/settings.ts';
-import type { Fetched } from '../../src/credentials/oauth-source.ts';
-import { SharedTokens, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
+import { fetchForAll, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
+import type { Fetched } from '../../src/credentials/token-endpoint.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
 import type { Entry } from '../../src/replicated/shared-map.ts';
 import { SharedRedis } from '../../src/replicated/shared-redis.ts';
@@ -52,7 +52,7 @@ describe('a shared token', () => {
     });
     open.push(shared);
     const onChange = (name: string, { value }: Entry<SharedToken>): void => void heard.push([name, value]);
-    return new RedisMap({ redis: shared, name: 'token.2', labelKey: key, onChange });
+    return new RedisMap({ redis: shared, name: 'token.3', labelKey: key, onChange });
   };
   /** A replica with this label key, whose endpoint issues numbered tokens. */
   const replica = (key = labelKey, map = mapOn(redis.port, key)) => {
@@ -63,12 +63,11 @@ describe('a shared token', () => {
       const issuedAt = systemClock.monotonic();
       return Promise.resolve({ kind: 'token', token, lifeMs: 60_000, issuedAt, isShared: false });
     };
-    const tokens = new SharedTokens({ clock: systemClock, random: systemRandom, labelKey: key, map, fetch });
+    const forAll = fetchForAll({ clock: systemClock, random: systemRandom, labelKey: key, map, fetch });
     const options = { client, upstream: upstreamSettings('api', []), signal: new AbortController().signal };
     return {
       asked,
-      tokens,
-      fetch: (unwanted: string | null = null) => tokens.fetch({ ...options, unwanted }),
+      fetch: (unwanted: string | null = null) => forAll({ ...options, unwanted }),
     };
   };
   const tokenOf = (fetched: Fetched): string => (fetched.kind === 'token' ? fetched.token : fetched.fault);
@@ -94,7 +93,7 @@ describe('a shared token', () => {
   test('is announced to the other replicas', async () => {
     const heard: Change[] = [];
     await mapOn(redis.port, labelKey, heard).read({ name: 'any' });
-    await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.2:0:'))[1] === 1);
+    await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.3:0:'))[1] === 1);
     const { fetch } = replica();
     const token = tokenOf(await fetch());
     const name = sharedName(labelKey, client);

@@ -1,6 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { objectOf, readToken } from '../../src/credentials/token-reply.policy.ts';
-import { tokenRequest } from '../../src/credentials/token-fetcher.ts';
+import { objectOf, readToken, tokenRequest } from '../../src/credentials/token-endpoint.ts';
 
 const read = (status: number, body: unknown, fields: Record<string, string> = {}) => {
   const text = typeof body === 'string' ? body : JSON.stringify(body);

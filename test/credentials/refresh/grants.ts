@@ -4,9 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { systemClock, systemRandom, type Clock } from '../../../src/clock.ts';
 import type { OAuthClient } from '../../../src/config/settings.ts';
-import type { Fetched } from '../../../src/credentials/oauth-source.ts';
-import { RefreshGrant } from '../../../src/credentials/refresh/refresh-grant.ts';
-import type { SendTokenRequest } from '../../../src/credentials/token-fetcher.ts';
+import { RefreshGrant } from '../../../src/credentials/refresh-grant.ts';
+import type { Fetched, SendTokenRequest } from '../../../src/credentials/token-endpoint.ts';
 import { createEndpoint } from '../../../src/dispatch/one-request.ts';
 import { upstreamSettings } from '../../support/upstream-settings.ts';
 import {

@@ -3,7 +3,7 @@
  */
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import type { OAuthClient } from '../../../src/config/settings.ts';
-import { RefreshGrant } from '../../../src/credentials/refresh/refresh-grant.ts';
+import { RefreshGrant } from '../../../src/credentials/refresh-grant.ts';
 import { createEndpoint } from '../../../src/dispatch/one-request.ts';
 import { upstreamSettings } from '../../support/upstream-settings.ts';
 

@@ -14,17 +14,18 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
-import { FileLock, lockMs } from '../../../src/credentials/refresh/file-lock.ts';
 import {
+  FileLock,
   canReplace,
   grantText,
   isExposed,
+  lockMs,
   parseGrant,
   readTokenFile,
   replaceTokenFile,
   usableAccess,
   type ReadFile,
-} from '../../../src/credentials/refresh/token-file.ts';
+} from '../../../src/credentials/token-file.ts';
 
 const now = Date.UTC(2026, 10, 23, 12);
 const hour = 3_600_000;
@@ -69,7 +70,7 @@ describe('the text of a refresh token’s file', () => {
   ])('has an access token that %s', (_, endsAt, unwanted, issuedAt) => {
     const grant = { refreshToken: 'r', access: { token: 'a', lifeMs: hour, endsAt } };
     const expected = { kind: 'token', token: 'a', lifeMs: hour, issuedAt, isShared: true };
-    expect(usableAccess(grant, unwanted, { now, monotonic: 5_000 })).toEqual(
+    expect(usableAccess(grant, unwanted, { now: () => now, monotonic: () => 5_000 })).toEqual(
       issuedAt === null ? null : expected,
     );
   });
@@ -146,9 +147,9 @@ describe('a refresh token’s file', () => {
 
   test('that cannot be read, or holds no token, is no file of a token', async () => {
     writeFileSync(path, 'a'.repeat(70_000));
-    expect(await readTokenFile(path)).toEqual({ kind: 'failed', fault: 'invalid' });
+    expect(await readTokenFile(path)).toMatchObject({ kind: 'failed', fault: 'invalid' });
     for (const missing of [join(folder, 'none'), folder])
-      expect(await readTokenFile(missing)).toEqual({ kind: 'failed', fault: 'missing' });
+      expect(await readTokenFile(missing)).toMatchObject({ kind: 'failed', fault: 'missing' });
   });
 });
 

@@ -1,0 +1,228 @@
+/**
+ * Files of credentials. The file of a fixed value is only read; that of a refresh token is also replaced, as a whole and by one process at
+ * a time.
+ * Keeps: at every instant the path names a complete file, the one before or the next; a change that somebody else made since
+ * it was read is not overwritten. A text handed to `replaceTokenFile` is on the disk when that has resolved with `replaced`.
+ */
+import { open, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import type { Clock } from '../clock.ts';
+import { fieldValueFault } from '../config/names.ts';
+import { sendableForMs } from './renewal.policy.ts';
+import { isAccessToken, isRefreshToken, noToken, objectOf } from './token-endpoint.ts';
+import type { Fetched, FetchedToken, NoToken } from './token-endpoint.ts';
+
+/** A longer file is not taken for one with a credential. Bytes. */
+const maxBytes = 65_536;
+
+/** The text of a small file with whose it is; `null` = it is too long. @throws when it cannot be read */
+async function readSmallFile(path: string) {
+  const { size, mode, uid, gid } = await stat(path);
+  return size > maxBytes ? null : { text: await readFile(path, 'utf8'), owner: { mode, uid, gid } };
+}
+
+/** Reads the credential in a file: its text without white space at either end. Never rejects. */
+export async function readCredential(path: string, clock: Pick<Clock, 'monotonic'>): Promise<Fetched> {
+  try {
+    const token = (await readSmallFile(path))?.text.trim() ?? '';
+    if (token === '' || fieldValueFault(token) !== null) return noToken('invalid');
+    return { kind: 'token', token, lifeMs: null, issuedAt: clock.monotonic(), isShared: false };
+  } catch {
+    return noToken('missing');
+  }
+}
+
+/** The file as it was read. It holds secrets: in memory only. */
+export interface ReadFile {
+  readonly kind: 'read';
+  readonly text: string;
+  readonly stored: StoredGrant;
+  /** The path with all symbolic links resolved, so that no link is ever replaced by a file. */
+  readonly realPath: string;
+  readonly owner: { readonly mode: number; readonly uid: number; readonly gid: number };
+}
+
+/** Reads the file. `missing`: no file, or none that may be read · `invalid`: no refresh token in it. Never rejects. */
+export async function readTokenFile(path: string): Promise<ReadFile | NoToken> {
+  try {
+    const realPath = await realpath(path);
+    const read = await readSmallFile(realPath);
+    const stored = read === null ? null : parseGrant(read.text);
+    return read === null || stored === null
+      ? noToken('invalid')
+      : { kind: 'read', ...read, stored, realPath };
+  } catch {
+    return noToken('missing');
+  }
+}
+
+/** True when users that are neither the owner nor of the file's group have access to it. */
+export const isExposed = ({ owner }: ReadFile): boolean => (owner.mode & 0o007) !== 0;
+
+/**
+ * Replaces the text of the file by writing a new file beside it and renaming that one over it. `changed`: the file was changed by
+ * somebody else since it was read, and stays as it is. Never rejects. Callers hold the lock of the file.
+ */
+export async function replaceTokenFile(
+  { realPath, text: before, owner: { mode, uid, gid } }: ReadFile,
+  text: string,
+): Promise<'replaced' | 'changed' | 'failed'> {
+  const next = `${realPath}.new`;
+  try {
+    // A process that was killed may have left its new file behind.
+    await rm(next, { force: true });
+    const file = await open(next, 'wx', 0o600);
+    try {
+      // Owner, group and group's rights stay as far as this process may give them; others get no rights, and no other group does.
+      await file.chown(uid, gid).catch(() => {});
+      const own = await file.stat();
+      await file.chmod(0o600 | (own.gid === gid ? mode & 0o060 : 0));
+      await file.writeFile(text);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    const now = await readFile(realPath, 'utf8').catch(() => before);
+    if (now !== before) {
+      await rm(next, { force: true });
+      return 'changed';
+    }
+    await rename(next, realPath);
+    await syncFolder(dirname(realPath)).catch(() => {});
+    return 'replaced';
+  } catch {
+    await rm(next, { force: true }).catch(() => {});
+    return 'failed';
+  }
+}
+
+/** Writes the folder to the disk, and with it a rename. Some file systems cannot do that; only a loss of power now could undo the rename. */
+async function syncFolder(path: string): Promise<void> {
+  const folder = await open(path);
+  try {
+    await folder.sync();
+  } finally {
+    await folder.close();
+  }
+}
+
+/** True when a file can be created beside this one. */
+export async function canReplace({ realPath }: ReadFile, suffix: string): Promise<boolean> {
+  const probe = `${realPath}.${suffix}`;
+  try {
+    await writeFile(probe, '', { flag: 'wx', mode: 0o600 });
+    await rm(probe);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** A refresh token and the access token that came with it. */
+export interface StoredGrant {
+  readonly refreshToken: string;
+  /** Processes that see the same file share this token, also without Redis. `null` = the file has none that can be used. */
+  readonly access: {
+    readonly token: string;
+    /** The token's whole lifetime, milliseconds; `null` = not known. */
+    readonly lifeMs: number | null;
+    /** When the token ends, milliseconds since the epoch; `null` = not known. */
+    readonly endsAt: number | null;
+  } | null;
+}
+
+/**
+ * Reads the text of the file: the refresh token alone, or JSON with the names of RFC 6749 §5.1; `null`: there is no refresh token in it. An
+ * access token with a lifetime (`expires_in`) counts only where the file also states when it ends (`expires_at`), so that a response of
+ * the endpoint that somebody saved by hand is exchanged.
+ */
+export function parseGrant(text: string): StoredGrant | null {
+  const trimmed = text.trim();
+  const json = trimmed.startsWith('{') ? objectOf(trimmed) : { refresh_token: trimmed };
+  const { refresh_token: refreshToken, access_token: token, expires_in: life, expires_at: end } = json ?? {};
+  if (!isRefreshToken(refreshToken)) return null;
+  if (!isAccessToken(token)) return { refreshToken, access: null };
+  if (typeof life === 'number' && life > 0 && typeof end === 'number')
+    return { refreshToken, access: { token, lifeMs: life * 1_000, endsAt: end * 1_000 } };
+  const isUntimed = life === undefined && end === undefined;
+  return { refreshToken, access: isUntimed ? { token, lifeMs: null, endsAt: null } : null };
+}
+
+/** The text of the file; `expires_at` is in seconds since the epoch. */
+export function grantText({ refreshToken, access }: StoredGrant): string {
+  const { token, lifeMs = null, endsAt = null } = access ?? {};
+  const times =
+    lifeMs === null || endsAt === null ? {} : { expires_in: lifeMs / 1_000, expires_at: endsAt / 1_000 };
+  return `${JSON.stringify({ refresh_token: refreshToken, access_token: token, ...times }, null, 2)}\n`;
+}
+
+/** The stored access token as a fetch would have brought it, unless it is the unwanted one or has ended. */
+export function usableAccess(
+  { access }: StoredGrant,
+  unwanted: string | null,
+  clock: Pick<Clock, 'now' | 'monotonic'>,
+): FetchedToken | null {
+  if (access === null || access.token === unwanted) return null;
+  const { token, lifeMs, endsAt } = access;
+  // The clock of the process that wrote the file may have been ahead of this one.
+  const ageMs = lifeMs === null || endsAt === null ? 0 : Math.max(0, clock.now() - (endsAt - lifeMs));
+  if (lifeMs !== null && ageMs >= sendableForMs(lifeMs)) return null;
+  return { kind: 'token', token, lifeMs, issuedAt: clock.monotonic() - ageMs, isShared: true };
+}
+
+/**
+ * A lock older than this may be removed by another process: longer than a request to a token endpoint may take (10 s).
+ * Milliseconds.
+ */
+export const lockMs = 12_000;
+
+/**
+ * A lock for processes that see the same folder: a lock file, held by the process that created it, for less than {@link lockMs}. The age
+ * of a lock is measured by the clock of the file system, because the clocks of two machines may differ.
+ */
+export class FileLock {
+  readonly #path: string;
+  readonly #id: string;
+
+  /** @param id identifies this attempt to take the lock, of letters and digits; never used twice */
+  constructor(path: string, id: string) {
+    this.#path = path;
+    this.#id = id;
+  }
+
+  /** `held`: another process holds the lock · `failed`: the lock file cannot be written. Never rejects. */
+  async take(): Promise<'taken' | 'held' | 'failed'> {
+    try {
+      await writeFile(this.#path, this.#id, { flag: 'wx', mode: 0o600 });
+      return 'taken';
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') return 'failed';
+      await this.#removeOld();
+      return 'held';
+    }
+  }
+
+  /** False when this process has held the lock for too long and another process has taken it. Never rejects. */
+  async isOurs(): Promise<boolean> {
+    return (await readFile(this.#path, 'utf8').catch(() => null)) === this.#id;
+  }
+
+  async release(): Promise<void> {
+    if (await this.isOurs()) await rm(this.#path, { force: true }).catch(() => {});
+  }
+
+  /** Removes a lock file that is too old, so that the next attempt may take the lock. */
+  async #removeOld(): Promise<void> {
+    const aside = `${this.#path}.${this.#id}`;
+    try {
+      const { mtimeMs: heldSince } = await stat(this.#path);
+      await writeFile(aside, '', { flag: 'wx', mode: 0o600 });
+      const { mtimeMs: now } = await stat(aside);
+      if (now - heldSince >= lockMs) await rename(this.#path, aside);
+    } catch {
+      // The lock file is gone, or its age cannot be read: the next attempt decides.
+    } finally {
+      await rm(aside, { force: true }).catch(() => {});
+    }
+  }
+}
