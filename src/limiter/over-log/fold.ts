@@ -213,7 +213,7 @@ function charge(run: Run, by: LogEvent, used: UsedUnits): void {
     applySettings(bucket, setting, now);
     for (const [name, units] of costEntries(costs)) {
       const meter = meterOf(bucket, name, now);
-      markAnswered(meter, take(meter, units, now));
+      markAnswered(meter, take(meter, units, now), false);
     }
     if (ms > 0) {
       bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + ms);

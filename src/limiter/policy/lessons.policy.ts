@@ -88,7 +88,7 @@ export interface Answered {
 export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Answered, now: number): void {
   const { feedback, sentAt, headAt } = lesson;
   const isFirst = !lease.answered;
-  markLeaseAnswered(bucket, lease);
+  markLeaseAnswered(bucket, lease, feedback.meters);
   bucket.opened = true;
   for (const [meter, { cost, granted }] of isFirst ? marked(bucket, lease) : []) {
     const isOfFirst = meter.limit !== null && granted <= meter.limit;
@@ -112,12 +112,15 @@ const marked = (bucket: Bucket, { marks }: Lease): [Meter, MeterMark][] =>
     return meter === undefined ? [] : [[meter, mark]];
   });
 
-/** Notes that the lease's call is no longer on its way: the upstream has counted it, or never will. */
-export function markLeaseAnswered(bucket: Bucket, lease: Lease): void {
+/** Notes that the lease's call is no longer on its way: the upstream has counted it, or never will. `stated`: what its response says. */
+export function markLeaseAnswered(bucket: Bucket, lease: Lease, stated: Feedback['meters'] = []): void {
   if (lease.answered) return;
   lease.answered = true;
   endPilot(bucket, lease);
-  for (const [meter, mark] of marked(bucket, lease)) markAnswered(meter, mark);
+  for (const [meter, mark] of marked(bucket, lease)) {
+    const isStated = stated.some(({ meter: name, level }) => name === meter.name && level !== null);
+    markAnswered(meter, mark, isStated);
+  }
 }
 
 const tokenMeters: readonly MeterName[] = ['tokens', 'tokens_day', 'input_tokens', 'output_tokens'];

@@ -93,7 +93,8 @@ function learnLevel(meter: Meter, found: ReportedLevel, now: number): void {
   if (isFirst || sinceMs <= 0 || isShut(meter, cost, closedMs)) return;
   // Where calls may have come out of order, the level rises by what is likely, and that counts calls twice that were granted later and had
   // arrived already. As long as no call that had room was refused, nobody else need be there: only what is proved counts as a rise then.
-  const isGuess = meter.level > before && !isInOrder && meter.contest === null;
+  const isSure = isInOrder && mark?.inTransit === 0;
+  const isGuess = meter.level > before && !isSure && meter.contest === null;
   const after = isGuess ? Math.min(meter.level, Math.max(before, proved)) : meter.level;
   noteOthers(meter, after - before, sinceMs);
   const units = (isInOrder ? likely : proved) - before;
@@ -139,13 +140,32 @@ function levelBounds(meter: Meter, found: ReportedLevel, now: number): Bounds {
     : levelAfter(now - headAt) + toCome + jitter;
   const refusedLevel =
     refusal === null || sentAt > refusal.headAt ? 0 : refusal.level - rate * (now - refusal.at);
-  const upper = Math.max(highest, refusedLevel) - unused;
+  if (mark !== null && mark.granted === granted && mark.inTransit === 0) meter.unstated = 0;
+  const peak = notePeak(meter, { stated: levelAfter(now - headAt), sentAt, headAt }, now);
+  const accounted = mark === null ? highest : peak + onTheirWay(meter) + jitter;
+  const upper = Math.max(Math.min(highest, accounted), refusedLevel) - unused;
   return {
     proved: counted - drainRate(meter) * sinceMs,
     likely: counted - rate * sinceMs + later,
     isInOrder,
     upper: Math.min(meter.limit ?? Infinity, Math.max(upper, isHeldSlower(meter) ? heldAt(meter, now) : 0)),
   };
+}
+
+/** Units of which no stated level tells whether the upstream has counted them. */
+const onTheirWay = ({ granted, answered, unstated }: Meter): number =>
+  Math.max(0, granted - answered + unstated);
+
+/** The peak as of now, with the level that a response states. */
+function notePeak(
+  meter: Meter,
+  { stated, sentAt, headAt }: { readonly stated: number; readonly sentAt: number; readonly headAt: number },
+  now: number,
+): number {
+  const { peak } = meter;
+  const before = peak === null || sentAt > peak.headAt ? 0 : peak.level - netRate(meter) * (now - peak.at);
+  if (peak === null || stated >= before) meter.peak = { level: stated, at: now, headAt };
+  return Math.max(before, stated);
 }
 
 /**

@@ -95,6 +95,13 @@ export interface Meter {
   /** Units granted, without those that the upstream did not count, and units of granted calls that are no longer on their way. */
   granted: number;
   answered: number;
+  /** Of the answered units those whose responses stated no level, since a response last accounted for all. */
+  unstated: number;
+  /**
+   * The highest level that responses stated and that may have been reached when the last of the answered calls arrived (`level` at `at`); calls
+   * that were sent after `headAt` arrived later. `null`: none stated any.
+   */
+  peak: { readonly level: number; readonly at: number; readonly headAt: number } | null;
   /** `granted` before the grants of the last `calmLatenessMs`, by their times, oldest first. */
   recent: readonly { readonly at: number; readonly granted: number }[];
   /** Estimated consumption of others, units per millisecond. */
@@ -147,6 +154,8 @@ export const createMeter = (name: MeterName, now: number): Meter => ({
   cut: null,
   granted: 0,
   answered: 0,
+  unstated: 0,
+  peak: null,
   recent: [],
   others: 0,
   heardAt: null,
@@ -443,9 +452,10 @@ function noteRecent(meter: Meter, now: number): number {
   return Math.max(0, Math.min(granted - answered, granted - (kept[0]?.granted ?? granted)));
 }
 
-/** Notes that the call is no longer on its way: the upstream has answered it, or it was never sent. */
-export function markAnswered(meter: Meter, { cost }: MeterMark): void {
+/** Notes that the call is no longer on its way: the upstream has answered it, or it was never sent. `isStated`: its response states the level. */
+export function markAnswered(meter: Meter, { cost }: MeterMark, isStated: boolean): void {
   meter.answered += cost;
+  if (!isStated) meter.unstated += cost;
 }
 
 /**

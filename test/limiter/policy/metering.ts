@@ -67,7 +67,7 @@ export class TimedMeter {
   /** The response of a call that is no longer on its way. */
   respond(reported: MeterReport, mark: MeterMark, seen: Seen): void {
     const { sentMs, headMs, learn = true } = seen;
-    markAnswered(this.meter, mark);
+    markAnswered(this.meter, mark, reported.level !== null);
     learnMeter(
       this.meter,
       {
