@@ -21,11 +21,10 @@ import {
   type Ticket,
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
-import { grantAs } from '../policy/grant.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
 import { costEntries, drainRate, markAnswered, take } from '../policy/meter.policy.ts';
-import { type Effects, pump, replicaLifeMs } from '../policy/pump.policy.ts';
+import { type Effects, grantAs, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
 import { reservedIn } from './reserved.ts';

@@ -7,7 +7,7 @@ import type { BucketKey, CallerKey, LaneKey, LeaseToken, ReplicaId, TicketId } f
 import type { BucketSetting, LaneSetting } from '../limiter.ts';
 import type { BucketEvent, EventReply, StoredAdmission } from '../policy/bucket-events.ts';
 import type { Bucket } from '../policy/bucket-state.policy.ts';
-import type { Granted } from '../policy/grant.policy.ts';
+import type { Granted } from '../policy/pump.policy.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
 
 /** One term of the log: until every replica has said what it has under way, too little may be known of what was granted before. */

@@ -2,10 +2,10 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`.
  */
-import { returnGraceMs } from '../limiter.ts';
+import { returnGraceMs, type Reserving } from '../limiter.ts';
 import { isBackground, type ReplicaId } from '../../ids.ts';
 import { noteEntered } from './background.policy.ts';
-import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
+import type { AdmitReply, ReserveReply, StoredAdmission } from './bucket-events.ts';
 import {
   orderUnit,
   sequencePerMs,
@@ -18,17 +18,17 @@ import { knownCosts } from './documents.policy.ts';
 import {
   aheadInLane,
   dueWithinMs,
+  forecastAgain,
   forecastAt,
   forecastReturning,
-  forecastWithin,
   positionOf,
+  type LanePosition,
 } from './forecast.policy.ts';
-import type { LanePosition } from './forecast-others.policy.ts';
 import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
 import { applySettings, isUnder } from './lessons.policy.ts';
 import { pump, type Effects } from './pump.policy.ts';
-import { keep, reservationOf } from './reservations.policy.ts';
+import { forgetUnused, keep, nextSlotAt, reservationOf } from './reservations.policy.ts';
 
 /**
  * An arrival that is claimed to be longer ago than this is taken for this long ago: the repeat of a call whose client left it
@@ -41,37 +41,30 @@ export const maxArrivalAgoMs = 660_000;
  */
 export const maxArrivalAheadMs = 50;
 
-/** A call of this replica asks to enter. */
-export interface Entering {
-  readonly admission: StoredAdmission;
-  readonly replica: ReplicaId;
-}
-
 /** An admission with its position, as `order`, with costs that it can take, and what it comes back for; `null` = nothing. */
 type OrderedAdmission = StoredAdmission & { readonly order: number; readonly kept: Reservation | null };
 
 /** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
 export function admit(
   bucket: Bucket,
-  { admission, replica }: Entering,
+  { admission, replica }: { readonly admission: StoredAdmission; readonly replica: ReplicaId },
   now: number,
 ): AdmitReply & { readonly effects: Effects } {
-  const { maxWaitMs } = admission;
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
   applySettings(bucket, admission.setting, now);
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
-  if (known !== undefined) return { ...replyFor(bucket, { ticket: known, maxWaitMs }, now), effects: before };
+  if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
   const ordered = orderedIn(bucket, admission, now);
   const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, ordered, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
-  const ticket = enter(bucket, { admission: ordered, replica }, now);
+  const ticket = enter(bucket, ordered, replica, now);
   const effects = merge(before, pump(bucket, now));
-  return { ...replyFor(bucket, { ticket, maxWaitMs }, now), effects };
+  return { ...replyFor(bucket, ticket, now), effects };
 }
 
 /**
@@ -106,13 +99,7 @@ export function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePo
   return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
 }
 
-/** An admission that is not refused. */
-interface Enters {
-  readonly admission: OrderedAdmission;
-  readonly replica: ReplicaId;
-}
-
-function enter(bucket: Bucket, { admission, replica }: Enters, now: number): Ticket {
+function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId, now: number): Ticket {
   const lane = laneFor(bucket, admission.lane, admission);
   const ticket: Ticket = {
     id: admission.ticket,
@@ -146,13 +133,7 @@ export function orderOf({ position, urgency }: StoredAdmission, now: number): nu
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 
-/** A ticket in its bucket, and how long it may wait. */
-interface Entered {
-  readonly ticket: Ticket;
-  readonly maxWaitMs: number;
-}
-
-function replyFor(bucket: Bucket, { ticket, maxWaitMs }: Entered, now: number): AdmitReply {
+function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
   const { order } = ticket;
   const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
   if (lease !== undefined) return { kind: 'granted', order, lease: lease.token, expiresAt: lease.expiresAt };
@@ -161,7 +142,7 @@ function replyFor(bucket: Bucket, { ticket, maxWaitMs }: Entered, now: number): 
   if (position === null) return { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue', order };
   const { waitMs, heldBy } =
     ticket.reservation === undefined
-      ? forecastWithin(bucket, { position, withinMs: maxWaitMs }, now)
+      ? forecastAt(bucket, position, now)
       : forecastReturning(bucket, position, now);
   const ahead =
     ticket.reservation === undefined ? aheadInLane(bucket, position, now + waitMs) : position.ahead;
@@ -186,9 +167,7 @@ function bucketRefusalOf(
   // Where the line is full, no call can enter before a ticket has left it, however urgent the call is.
   const leaveFirst = isFull ? Math.min(waiting, 1) : 0;
   const behind = { ...position, ahead: Math.max(leaveFirst, position.ahead) };
-  const { waitMs, heldBy } = isFull
-    ? forecastAt(bucket, behind, now)
-    : forecastWithin(bucket, { position: behind, withinMs: maxWaitMs }, now);
+  const { waitMs, heldBy } = forecastAt(bucket, behind, now);
   const ahead = aheadInLane(bucket, behind, now + waitMs);
   if (isFull && (waiting > 0 || waitMs > 0)) {
     return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
@@ -201,3 +180,61 @@ function bucketRefusalOf(
 function merge(first: Effects, second: Effects): Effects {
   return { grants: [...first.grants, ...second.grants], nextAt: second.nextAt };
 }
+
+// A refused call keeps its position: which time its client is told, and until when it may come back. Each refused call gets a time of its own,
+// also those that were refused together (13); a client that asks too early is told the same time again, so that it does not lose its turn by
+// asking.
+
+/** Times that are told twice differ by the ways of their messages: a later one counts if it is later than this. Milliseconds. */
+const sameMs = 250;
+/** Arrivals at several replicas that are closer than this may come to the log in any order. Milliseconds. */
+const momentMs = 1_000;
+
+/** `null`: nothing is kept. */
+export function reserve(
+  bucket: Bucket,
+  { admission, reserving }: { readonly admission: StoredAdmission; readonly reserving: Reserving },
+  now: number,
+): ReserveReply | null {
+  const { ceiling, waitMs, lastsMs, begins, name = admission.ticket } = reserving;
+  forgetUnused(bucket, now);
+  const asked = orderedIn(bucket, admission, now);
+  const { kept, costs } = asked;
+  if (kept === null && !begins) return null;
+  const order = kept?.order ?? behindReserved(bucket, asked);
+  const position = positionFor(bucket, { ...asked, order });
+  const id = kept?.id ?? (bucket.reservations.has(name) ? admission.ticket : name);
+  const expected =
+    kept === null ? forecastAt(bucket, position, now) : forecastAgain(bucket, { position, id }, now);
+  const slotAt =
+    kept !== null || admission.perMinute === null ? null : nextSlotAt(bucket, ceiling, admission.perMinute);
+  const from = toldTime(kept, Math.max(now + expected.waitMs, now + waitMs, slotAt ?? now), now);
+  const ahead = aheadInLane(bucket, position, from);
+  keep(bucket, {
+    id,
+    lane: admission.lane,
+    ceiling,
+    order,
+    costs,
+    from,
+    until: from + lastsMs,
+    ticket: null,
+  });
+  return { kind: 'reserved', id, waitMs: from - now, ahead, heldBy: expected.heldBy };
+}
+
+/**
+ * The order of a call that begins a reservation: behind those of its moment that have been told their times already. Calls of one moment,
+ * at several replicas, come to the log in another order than they arrived in.
+ */
+function behindReserved(bucket: Bucket, { lane, order }: Pick<Reservation, 'lane' | 'order'>): number {
+  let last = order;
+  for (const kept of bucket.reservations.values())
+    if (kept.lane === lane && kept.order - order < momentMs * sequencePerMs)
+      last = Math.max(last, kept.order + 1);
+  return last;
+}
+
+/** @param at the earliest time at which the call can leave, as far as is known now */
+const toldTime = (kept: Reservation | null, at: number, now: number): number =>
+  kept !== null && kept.from > now && at <= kept.from + sameMs ? kept.from : at;

@@ -167,8 +167,6 @@ export interface Turns {
   waiting: number;
   /** Sum of their costs per meter. */
   readonly waitingCosts: Map<MeterName, number>;
-  /** Sum of the weights of lanes with waiting tickets. */
-  waitingWeight: number;
 }
 
 /** Background lanes take turns when no other lane can go. */
@@ -197,8 +195,6 @@ export interface Bucket extends Turns {
   readonly documents: Map<string, DocumentCost>;
   /** Documents by the time at which something was last learned of them. */
   readonly documentAges: SortedNames;
-  /** Waiting tickets that count with an estimate, by their document. */
-  readonly estimated: Map<string, SortedNames<TicketId>>;
   learn: boolean;
   probe: number;
   /** Leases over all lanes at most, as configuration states; `null` = any number. */
@@ -220,10 +216,6 @@ export interface Bucket extends Turns {
   /** Number of the latest lease. */
   sequence: number;
   lastGrantAt: number | null;
-  /**
-   * A pilot is under way, on which a waiting crowd depends: when a call was last granted before it. `null` = none is.
-   */
-  pilotAfter: number | null;
 }
 
 /** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first response; 0 = any number. */
@@ -241,7 +233,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     replicas: new SortedNames(),
     documents: new Map(),
     documentAges: new SortedNames(),
-    estimated: new Map(),
     learn: true,
     probe,
     maxInFlight: null,
@@ -255,7 +246,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     background: null,
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,
-    pilotAfter: null,
     ...noTurns(),
   };
 }
@@ -267,7 +257,6 @@ export const noTurns = (): Turns => ({
   virtual: 0,
   waiting: 0,
   waitingCosts: new Map(),
-  waitingWeight: 0,
 });
 
 /** The turns in which the lane is. */

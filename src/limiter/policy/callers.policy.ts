@@ -17,7 +17,7 @@ const further = callerKey('other');
 export const unnamed = callerKey('');
 
 /** Less than this part of a call is the error of a division. */
-const rounding = 1e-9;
+export const rounding = 1e-9;
 
 /** A call in its lane, or about to enter it. */
 export interface Standing {
@@ -47,8 +47,8 @@ export function joinCaller(lane: Lane, ticket: Ticket): void {
 /** The first call that names its caller comes: those that wait in its lane have named none. */
 function callersOf({ line }: Lane, { id }: Ticket): Callers {
   const callers: Callers = { virtual: 0, lines: new Map(), turns: new SortedNames() };
-  const waiting = line.duplicate();
-  waiting.delete(id);
+  const waiting = new SortedNames<TicketId>();
+  for (const other of line.names()) if (other !== id) waiting.set(other, line.scoreOf(other) ?? 0);
   if (waiting.size === 0) return callers;
   callers.lines.set(unnamed, { line: waiting, start: 0 });
   callers.turns.set(unnamed, 0);

@@ -7,21 +7,14 @@ import type { Costs } from '../../call.ts';
 import { type Bucket, type DocumentCost, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import { requestWindows } from './meter.policy.ts';
 import { sleep, wake } from './lanes.policy.ts';
-import { addCosts, forgetEstimate, subtractCosts, cappedCosts } from './waiting-costs.policy.ts';
+import { addCosts, cappedCosts, subtractCosts } from './waiting-costs.policy.ts';
 
 /** Calls wait this long at most for the response that states what they cost; then they go with the estimate. Milliseconds. */
 export const maxProbeMs = 5_000;
 /** Documents remembered per bucket; the one of which nothing was learned for longest is forgotten first. */
 export const maxDocuments = 1_000;
-/** Waiting tickets whose cost is corrected when their document's becomes known; others keep their estimate in the sums. */
-export const maxCorrected = 500;
 
 type Probing = Extract<DocumentCost, { kind: 'probing' }>;
-
-interface KnownDocument {
-  readonly document: string;
-  readonly cost: DocumentCost;
-}
 
 /** What a call that asks for the document costs, as far as known, of every window that the bucket has. */
 export function knownCosts(bucket: Bucket, costs: Costs, document: string | null): Costs {
@@ -58,34 +51,21 @@ export function beginProbe(bucket: Bucket, { token, ticket: { document } }: Leas
   remember(bucket, { document, cost }, now);
 }
 
-/** The lease ends: if its call went ahead, the others wait no longer. */
-export function endProbe(bucket: Bucket, lease: Lease, now: number): void {
-  const { document } = lease.ticket;
-  const known = probeOf(bucket, lease);
-  if (document === null || known === null) return;
-  remember(bucket, { document, cost: { kind: 'unreported' } }, now);
+/** The lease ends: if its call went ahead, the others wait no longer. If it never reached the upstream, another one may find out. */
+export function endProbe(bucket: Bucket, { token, ticket: { document } }: Lease, wasSent: boolean): void {
+  const known = document === null ? undefined : bucket.documents.get(document);
+  if (document === null || known?.kind !== 'probing' || known.lease !== token) return;
+  if (!wasSent) return forgetDocument(bucket, document);
+  bucket.documents.set(document, { kind: 'unreported' });
   wakeWaiting(bucket, known);
 }
 
-/** The lease ends and its call never reached the upstream: another one may find out. */
-export function dropProbe(bucket: Bucket, lease: Lease): void {
-  const { document } = lease.ticket;
-  if (document !== null && probeOf(bucket, lease) !== null) forgetDocument(bucket, document);
-}
-
-/** What the lease's call went ahead to find out; `null` = it did not. */
-function probeOf(bucket: Bucket, { token, ticket: { document } }: Lease): Probing | null {
-  const known = document === null ? undefined : bucket.documents.get(document);
-  return known?.kind === 'probing' && known.lease === token ? known : null;
-}
-
-export interface LearnedCost {
-  readonly document: string;
-  readonly points: number;
-}
-
 /** A response stated what a document costs. */
-export function learnDocument(bucket: Bucket, { document, points }: LearnedCost, now: number): void {
+export function learnDocument(
+  bucket: Bucket,
+  { document, points }: { readonly document: string; readonly points: number },
+  now: number,
+): void {
   const before = bucket.documents.get(document);
   remember(bucket, { document, cost: { kind: 'reported', points } }, now);
   if (before?.kind === 'reported') return;
@@ -93,16 +73,14 @@ export function learnDocument(bucket: Bucket, { document, points }: LearnedCost,
   if (before?.kind === 'probing') wakeWaiting(bucket, before);
 }
 
+/** Waiting tickets count with what is known from now on. */
 function correctWaiting(bucket: Bucket, document: string, points: number): void {
-  const waiting = bucket.estimated.get(document);
-  for (const id of waiting?.names().slice(0, maxCorrected) ?? []) {
-    const ticket = bucket.tickets.get(id);
-    const lane = ticket === undefined ? undefined : bucket.lanes.get(ticket.lane);
-    if (ticket === undefined || lane === undefined) continue;
+  for (const ticket of bucket.tickets.values()) {
+    const lane = bucket.lanes.get(ticket.lane);
+    if (ticket.document !== document || ticket.lease !== null || lane === undefined) continue;
     subtractCosts(bucket, lane, ticket.costs);
     ticket.costs = cappedCosts(bucket, { ...ticket.costs, cost: points });
     addCosts(bucket, lane, ticket.costs);
-    forgetEstimate(bucket, ticket);
   }
 }
 
@@ -113,7 +91,11 @@ function wakeWaiting(bucket: Bucket, { lanes }: Probing): void {
   }
 }
 
-function remember(bucket: Bucket, { document, cost }: KnownDocument, now: number): void {
+function remember(
+  bucket: Bucket,
+  { document, cost }: { readonly document: string; readonly cost: DocumentCost },
+  now: number,
+): void {
   bucket.documents.set(document, cost);
   bucket.documentAges.set(document, now);
   const oldest = bucket.documentAges.first();

@@ -5,42 +5,38 @@
  * - the bucket is open and the lane awake; the calls that go first leave only from then on,
  * - in a lane or a bucket with a cap on calls in flight, the calls in flight and ahead have been served. A call of unknown fate counts as in
  *   flight until its lease ends.
- *
- * How many calls of other lanes go first: `forecast-others.policy.ts`.
  */
-import type { MeterName } from '../../call.ts';
+import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
-import type { WaitForecast } from '../limiter.ts';
+import type { SleepReason, WaitForecast } from '../limiter.ts';
 import { dueAfterMs } from './background.policy.ts';
-import { allWaiting, closedMs, type Bucket, type Lane } from './bucket-state.policy.ts';
-import { callsAhead, firstIn } from './callers.policy.ts';
+import { closedMs, turnsOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { callsAhead, firstIn, rounding, turnsBefore } from './callers.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { knownCosts } from './documents.policy.ts';
-import { metersForecast, type Forecast, type Needed } from './forecast-meters.policy.ts';
-import {
-  inSum,
-  laneByLane,
-  othersAhead,
-  unitsAhead,
-  type Elsewhere,
-  type LanePosition,
-  type OthersAhead,
-} from './forecast-others.policy.ts';
 import { isFull, maxInFlightOf } from './in-flight.policy.ts';
 import { inFlightOf, twinIn } from './lanes.policy.ts';
-import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
-import { meterNames } from './meter.policy.ts';
 import {
-  afterStandstill,
-  bucketStandstill,
-  laneStandstill,
-  placesOfBucket,
-  placesOfLane,
-  roundsForecast,
-  serialForecast,
-} from './standstill.policy.ts';
-import { cappedCosts, serviceCost, sumCosts, waitingUnits } from './waiting-costs.policy.ts';
+  callWindows,
+  keptFree,
+  levelAt,
+  type Meter,
+  meterNames,
+  netRate,
+  restMs,
+  roomInMs,
+} from './meter.policy.ts';
+import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
+import {
+  cappedCosts,
+  meanServiceCost,
+  serviceCost,
+  sumCosts,
+  waitingUnits,
+  type WaitingCalls,
+} from './waiting-costs.policy.ts';
+import { loggedUnits, periodMs, windowWaitMs } from './window-log.policy.ts';
 
 /** So many calls ahead in a lane are read one by one. */
 const maxRead = 32;
@@ -48,98 +44,80 @@ const maxRead = 32;
 /** The forecast of a ceiling reaches this many windows ahead: no call may wait longer. */
 export const maxWindows = 10;
 
+export interface Forecast {
+  readonly waitMs: number;
+  /** What causes the longest wait; `queue` where nothing but the line does. */
+  readonly heldBy: HeldBy;
+}
+
+/** Where a call stands, or would stand, in its lane. */
+export interface LanePosition {
+  /** `undefined`: the workspace has no lane in this bucket yet. */
+  readonly lane: Lane | undefined;
+  /** The lane's name, also when there is no lane yet. */
+  readonly key: LaneKey;
+  readonly costs: Costs;
+  readonly weight: number;
+  readonly maxInFlight: number | null;
+  /** The workspace's ceiling; `null` = none per minute. */
+  readonly perMinute: number | null;
+  /** Tickets of the same lane that go first. */
+  readonly ahead: number;
+  /** As of a ticket: reservations of its lane that come later do not go before it. */
+  readonly order: number;
+  /** What is kept for the call itself; `null` = nothing. */
+  readonly own: TicketId | null;
+  /** How long calls are known to take beside what those of the bucket have taken, milliseconds. Absent: nothing is known. */
+  readonly serviceMs?: number;
+}
+
+/** A position, and the reservations that go first; `null` = none. */
+interface Behind {
+  readonly position: LanePosition;
+  readonly reserved: ReservedAhead | null;
+  /** Calls of other lanes go first, as many as their ceilings let go within so many windows; `null` = none go first. */
+  readonly windows: number | null;
+}
+
 /** The expected wait of a call at this position. */
 export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Forecast {
-  const elsewhere = laneByLane(bucket, position, inSum(bucket, position));
-  return forecastBehind(bucket, { position, elsewhere }, now);
+  const { reservations, reservationsDue } = bucket;
+  // The longer a call waits, the more calls of other lanes do their ceilings let go before it, and the more reservations are due that make
+  // it leave later. At least twice as many each time, so that it takes few steps; what the last of them take may be told in vain.
+  let [windows, count] = [1, reservationsDue.before(now)];
+  for (;;) {
+    const reserved = reservations.size === 0 ? null : reservedAhead(bucket, position, count);
+    const forecast = forecastAmong(bucket, { position, reserved, windows }, now);
+    const needed = Math.ceil(forecast.waitMs / ceilingWindowMs);
+    const before = reservationsDue.before(now + forecast.waitMs);
+    if (needed <= windows && before <= count) return forecast;
+    if (needed > windows) windows = Math.max(needed, 2 * windows);
+    if (before > count) count = Math.min(reservations.size, Math.max(before, 2 * count));
+  }
 }
-
-/** A position, and how long its call may wait. */
-export interface LimitedWait {
-  readonly position: LanePosition;
-  readonly withinMs: number;
-}
-
-/**
- * The expected wait, which may be too long where it is within `withinMs`: most calls may wait for much longer than they have to, and
- * other lanes are read one by one only for those that would be refused.
- */
-export function forecastWithin(bucket: Bucket, { position, withinMs }: LimitedWait, now: number): Forecast {
-  if (isFree(bucket, position, now)) return { waitMs: 0, heldBy: 'queue' };
-  const sum = inSum(bucket, position);
-  const rough = forecastBehind(bucket, { position, elsewhere: sum }, now);
-  if (rough.waitMs <= withinMs) return rough;
-  const elsewhere = laneByLane(bucket, position, sum);
-  return elsewhere === sum ? rough : forecastBehind(bucket, { position, elsewhere }, now);
-}
-
-/** Nobody waits and nothing stands still, so that only the meters are to be asked: the forecast of most calls. */
-const isFree = (bucket: Bucket, position: LanePosition, now: number): boolean =>
-  allWaiting(bucket) === 0 &&
-  bucket.reservations.size === 0 &&
-  position.maxInFlight === null &&
-  maxInFlightOf(bucket, now) === null &&
-  (position.lane?.asleep.size ?? 0) === 0 &&
-  closedMs(bucket, now) === 0 &&
-  metersForecast(bucket, needsOf(bucket, { position, reserved: null }, []), now).waitMs === 0;
 
 /**
  * Within how long a background call leaves because it is due, whoever else comes. For whether it may wait: who is refused and comes back is
  * due a minute after that.
  */
 export function dueWithinMs(bucket: Bucket, position: LanePosition, now: number): number {
-  const ofBucket = bucketStandstill(bucket, now);
-  const standstillMs = laneStandstill(bucket, { position, ofBucket }, now).waitMs;
+  const standstillMs = laneStandstill(
+    bucket,
+    { position, ofBucket: bucketStandstill(bucket, now) },
+    now,
+  ).waitMs;
   return Math.max(dueAfterMs(bucket, now), standstillMs) + serviceCost(bucket, position.costs);
-}
-
-/** A position, what waits in other lanes, and the reservations that go first; `null` = none. */
-interface Behind {
-  readonly position: LanePosition;
-  readonly elsewhere: Elsewhere | null;
-  readonly reserved: ReservedAhead | null;
-}
-
-/** The longer a call waits, the more calls of other lanes do their ceilings let go before it. */
-function forecastBehind(bucket: Bucket, behind: Omit<Behind, 'reserved'>, now: number): Forecast {
-  const { position, elsewhere } = behind;
-  if (elsewhere === null || elsewhere.lanes.every(({ lane }) => lane.perMinute === null))
-    return forecastAfterReserved(bucket, behind, now);
-  // At least twice as many windows each time, so that it takes few steps.
-  for (let windows = 1; ;) {
-    const within = { position, elsewhere: { ...elsewhere, windows } };
-    const forecast = forecastAfterReserved(bucket, within, now);
-    const needed = Math.ceil(forecast.waitMs / ceilingWindowMs);
-    if (needed <= windows) return forecast;
-    windows = Math.max(needed, 2 * windows);
-  }
-}
-
-function forecastAfterReserved(bucket: Bucket, behind: Omit<Behind, 'reserved'>, now: number): Forecast {
-  const { reservations, reservationsDue } = bucket;
-  if (reservations.size === 0) return forecastAmong(bucket, { ...behind, reserved: null }, now);
-  // Those go first that are due before the call would leave otherwise, which makes it leave later. Twice as many more each time, so
-  // that it takes few steps; what the last of them take may be told in vain.
-  let count = reservationsDue.before(now, '');
-  for (let more = 1; ; more *= 2) {
-    const reserved = reservedAhead(bucket, behind.position, count);
-    const forecast = forecastAmong(bucket, { ...behind, reserved }, now);
-    const before = reservationsDue.before(now + forecast.waitMs, '');
-    if (before <= count) return forecast;
-    count = Math.min(reservations.size, Math.max(before, count + more));
-  }
 }
 
 /** How many calls and reservations of its lane go before a call that waits for so long. */
 export function aheadInLane(bucket: Bucket, position: LanePosition, leavesAt: number): number {
-  if (bucket.reservations.size === 0) return position.ahead;
-  const count = bucket.reservationsDue.before(leavesAt, '');
+  const count = bucket.reservationsDue.before(leavesAt);
   return position.ahead + reservedAhead(bucket, position, count).inLane;
 }
 
 /** The wait of a call that came back for its reservation: others have left its room free. */
 export const forecastReturning = (bucket: Bucket, position: LanePosition, now: number): Forecast =>
-  bucketForecast(bucket, { position, elsewhere: null, reserved: null }, now);
+  bucketForecast(bucket, { position, reserved: null, windows: null }, now);
 
 /** The wait that its client is told instead: all those are before it that were due before it. */
 export function forecastAgain(
@@ -148,38 +126,33 @@ export function forecastAgain(
   now: number,
 ): Forecast {
   const reserved = reservedAhead(bucket, position, bucket.reservationsDue.rank(id, 0));
-  return bucketForecast(bucket, { position, elsewhere: null, reserved }, now);
+  return bucketForecast(bucket, { position, reserved, windows: null }, now);
 }
 
 function forecastAmong(bucket: Bucket, behind: Behind, now: number): Forecast {
   let longest = bucketForecast(bucket, behind, now);
-  const { position, elsewhere, reserved } = behind;
+  const { position, reserved } = behind;
   const { perMinute } = position;
   if (perMinute === null) return longest;
   const ahead = position.ahead + (reserved?.inLane ?? 0);
   // A call leaves one window of its ceiling after the previous call that used the same slot.
   for (let windows = 1; windows <= maxWindows && windows * perMinute <= ahead; windows += 1) {
     const before = { ...position, ahead: Math.max(0, position.ahead - windows * perMinute) };
-    const { waitMs: ofBucketMs } = bucketForecast(
-      bucket,
-      { position: before, elsewhere, reserved: null },
-      now,
-    );
-    const waitMs = ofBucketMs + windows * ceilingWindowMs;
+    const ofBucket = bucketForecast(bucket, { ...behind, position: before, reserved: null }, now);
+    const waitMs = ofBucket.waitMs + windows * ceilingWindowMs;
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'ceiling_minute' };
   }
   return longest;
 }
 
 /** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
-function bucketForecast(bucket: Bucket, { position, elsewhere, reserved }: Behind, now: number): Forecast {
-  const { lane } = position;
-  let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, lane, now) };
-  const consider = ({ waitMs, heldBy }: Forecast): void => {
-    if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
+function bucketForecast(bucket: Bucket, { position, reserved, windows }: Behind, now: number): Forecast {
+  let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, position.lane, now) };
+  const consider = (forecast: Forecast): void => {
+    longest = longerOf(longest, forecast);
   };
   const ofBucket = bucketStandstill(bucket, now);
-  const others = elsewhere === null ? [] : othersAhead(bucket, position, elsewhere);
+  const others = windows === null ? [] : othersAhead(bucket, position, windows);
   const all = needsOf(bucket, { position, reserved }, others);
   consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
   const ofLane = laneStandstill(bucket, { position, ofBucket }, now);
@@ -195,11 +168,17 @@ function bucketForecast(bucket: Bucket, { position, elsewhere, reserved }: Behin
     [placesOfBucket(bucket, now, position.serviceMs), ofBucket, aheadInBucket],
   ] as const) {
     if (places === null) continue;
-    consider(serialForecast(places, ahead, now));
-    if (standstill.waitMs > 0) consider(afterStandstill(standstill, roundsForecast(places, ahead)));
+    consider({ waitMs: serialWaitMs(places, ahead, now), heldBy: 'serialized' });
+    // The rounds after a standstill: until then the calls in flight have ended.
+    const roundsMs = Math.floor(ahead / places.maxInFlight) * places.serviceMs;
+    if (standstill.waitMs > 0)
+      consider(afterStandstill(standstill, { waitMs: roundsMs, heldBy: 'serialized' }));
   }
   return longest;
 }
+
+/** Of equal waits the first. */
+const longerOf = (one: Forecast, other: Forecast): Forecast => (other.waitMs > one.waitMs ? other : one);
 
 /** Calls of the workspace that go before all calls of a background lane. */
 const firstInWorkspace = (bucket: Bucket, { key }: LanePosition): number =>
@@ -216,6 +195,46 @@ function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy
   return isAtCap || isFull(bucket, now) ? 'serialized' : 'queue';
 }
 
+// What goes first
+
+/**
+ * Of these calls so many go first. Each call of a lane has a start tag, the next one as much later as its service cost by the lane's
+ * weight, and calls go in the order of their tags. So of each lane go those first whose tags are smaller, and no more than wait there or
+ * than its ceiling lets go until then, each as large as the mean of its lane.
+ */
+interface OthersAhead extends WaitingCalls {
+  readonly ahead: number;
+}
+
+function othersAhead(bucket: Bucket, position: LanePosition, windows: number): OthersAhead[] {
+  const { lane, key, weight } = position;
+  const turns = turnsOf(bucket, key);
+  const others: OthersAhead[] = [];
+  // Whatever the turns, all others go before the background.
+  const { waitingCosts: costs, waiting } = bucket;
+  if (turns !== bucket && waiting > 0) others.push({ costs, calls: waiting, ahead: waiting });
+  const here = lane?.line.size ?? 0;
+  if (turns.waiting === here) return others;
+  const first = Math.max(lane?.start ?? 0, turns.virtual);
+  const own = lane === undefined || here === 0 ? 0 : position.ahead * meanServiceOf(bucket, lane);
+  const start = first + own / weight;
+  for (const other of bucket.lanes.values()) {
+    const { size: calls } = other.line;
+    const from = Math.max(other.start, turns.virtual);
+    if (calls === 0 || other.key === key || start < from || turnsOf(bucket, other.key) !== turns) continue;
+    const shares = ((start - from) * other.weight) / meanServiceOf(bucket, other);
+    // A lane that sleeps counts once its share is over, for it may sleep longer than this call waits.
+    const byTurns =
+      other.readyAs === null ? Math.floor(shares + rounding) : turnsBefore(shares, other.key < key);
+    const most = other.perMinute === null ? calls : Math.min(calls, other.perMinute * windows);
+    others.push({ costs: other.waitingCosts, calls, ahead: Math.min(most, byTurns) });
+  }
+  return others;
+}
+
+const meanServiceOf = (bucket: Bucket, { waitingCosts: costs, line }: Lane): number =>
+  meanServiceCost(bucket, { costs, calls: line.size });
+
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */
 function needsOf(
   bucket: Bucket,
@@ -228,22 +247,25 @@ function needsOf(
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call or one of these takes from it.
-    const own = waitingUnits(bucket, inLane, name) + (reserved?.units.get(name) ?? 0);
-    const ahead = units + own > 0 ? own + unitsAhead(bucket, others, name) : own;
-    if (units + ahead > 0) needs.push({ name, units, ahead });
+    let ahead = waitingUnits(bucket, inLane, name) + (reserved?.units.get(name) ?? 0);
+    if (units + ahead <= 0) continue;
+    // Each at most the limit, which may have become known after they entered.
+    const limit = bucket.meters.get(name)?.limit ?? 0;
+    for (const other of others)
+      if (other.ahead > 0)
+        ahead += other.ahead * Math.min(waitingUnits(bucket, other.costs, name) / other.calls, limit);
+    needs.push({ name, units, ahead });
   }
   return needs;
 }
 
-const nothing: ReadonlyMap<MeterName, number> = new Map();
-
 /** What the calls ahead in the same lane take: of few calls each as it is, of more their mean. */
 function costsAhead(bucket: Bucket, { lane, ahead }: LanePosition): ReadonlyMap<MeterName, number> {
-  const waiting = lane?.line.size ?? 0;
-  if (lane === undefined || waiting === 0 || ahead <= 0) return nothing;
   const sums = new Map<MeterName, number>();
+  const waiting = lane?.line.size ?? 0;
+  if (lane === undefined || waiting === 0 || ahead <= 0) return sums;
   if (ahead <= maxRead && lane.callers === null) {
-    for (const id of lane.line.firstNames(ahead)) {
+    for (const id of lane.line.names(ahead)) {
       const ticket = bucket.tickets.get(id);
       if (ticket !== undefined) sumCosts(sums, cappedCosts(bucket, ticket.costs), 1);
     }
@@ -256,24 +278,229 @@ function costsAhead(bucket: Bucket, { lane, ahead }: LanePosition): ReadonlyMap<
   return sums;
 }
 
+// Meters: how long a call waits for them when so many units go before it, from a given time on
+
+/** Units of one meter: those of the call itself, and those of the calls that go first. */
+interface Needed {
+  readonly name: MeterName;
+  readonly units: number;
+  readonly ahead: number;
+}
+
+/** What refusals name when this meter is full. */
+const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
+  requests: 'requests',
+  images: 'requests',
+  requests_burst: 'requests',
+  requests_hour: 'requests',
+  tokens: 'tokens',
+  input_tokens: 'tokens',
+  output_tokens: 'tokens',
+  requests_day: 'upstream_day',
+  tokens_day: 'upstream_day',
+  cost: 'cost',
+};
+
+/** The longest wait for any meter, if nobody takes from them before `from`; its milliseconds count from then on. */
+function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number): Forecast {
+  let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
+  for (const need of needs) {
+    const waitMs = drainMs(bucket, need, from);
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: heldByMeter[need.name] };
+  }
+  if (!needs.some(({ name }) => (bucket.meters.get(name)?.log ?? null) !== null)) return longest;
+  const windows = needs.flatMap(({ name, units, ahead }): NeededWindow[] => {
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || !callWindows.includes(name)) return [];
+    const waitMs = (fewer: number): number =>
+      drainMs(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, from);
+    return [{ meter, units: units + ahead, waitMs }];
+  });
+  if (windows.length > 1) {
+    const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
+    const waitMs = nestedWaitMs(byLength, 0, from);
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'requests' };
+  }
+  return longest;
+}
+
+/** Milliseconds until the meter has room for the call and for everything that goes first. */
+function drainMs(bucket: Bucket, { name, units, ahead }: Needed, from: number): number {
+  const meter = bucket.meters.get(name);
+  if (meter === undefined || meter.limit === null) return 0;
+  if (meter.log !== null) return windowWaitMs(meter, units + ahead, from);
+  const waiting = bucket.waitingCosts.get(name) ?? 0;
+  const ownMs = roomInMs(meter, { units, waiting }, from);
+  // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
+  const over = levelAt(meter, from) + (units + ahead) - (meter.limit - keptFree(meter, 0));
+  return ahead > 0 ? Math.max(ownMs, restMs(meter, from) + over / netRate(meter)) : ownMs;
+}
+
+// Where several windows of one upstream count a call: a window that opens does not let everybody go at once who waits for it, because the
+// shorter windows in it go on counting.
+
+interface NeededWindow {
+  readonly meter: Meter;
+  /** Units of the call and of all that go before it. */
+  readonly units: number;
+  /** The wait for this window alone, if so many units fewer go before. Milliseconds. */
+  readonly waitMs: (fewer: number) => number;
+}
+
+/** The wait for all of these windows together, shortest first, if so many units fewer go before. Milliseconds. */
+function nestedWaitMs(windows: readonly NeededWindow[], fewer: number, now: number): number {
+  const longest = windows.at(-1);
+  if (longest === undefined) return 0;
+  const shorter = windows.slice(0, -1);
+  const { meter, waitMs } = longest;
+  const { log, limit } = meter;
+  const aloneMs = waitMs(fewer);
+  const waitsMs = Math.max(aloneMs, nestedWaitMs(shorter, fewer, now));
+  if (log === null || limit === null || shorter.length === 0) return waitsMs;
+  const units = longest.units - fewer;
+  if (log.counts === 'fixed') {
+    const beyond = units - Math.max(0, limit - loggedUnits(log, now));
+    if (beyond <= 0) return waitsMs;
+    const inWindow = beyond - (Math.ceil(beyond / limit) - 1) * limit;
+    return Math.max(waitsMs, aloneMs + Math.max(...shorter.map((each) => fromEmptyMs(each.meter, inWindow))));
+  }
+  // Each call of a rolling window goes one window after the one that is a whole limit before it, and that one went by the shorter windows.
+  const rounds = Math.ceil(units / limit) - 1;
+  if (rounds <= 0) return waitsMs;
+  const before = fewer + rounds * limit;
+  const firstMs = Math.max(waitMs(before), nestedWaitMs(shorter, before, now));
+  return Math.max(waitsMs, rounds * periodMs(meter) + firstMs);
+}
+
+/** When the last of so many units leaves through a window in which nothing is counted yet. Milliseconds. */
+function fromEmptyMs(meter: Meter, units: number): number {
+  const { log, limit, windowMs } = meter;
+  if (limit === null) return 0;
+  if (log === null) return (Math.max(0, units - limit) * windowMs) / limit;
+  return (Math.ceil(units / limit) - 1) * periodMs(meter);
+}
+
+// Standstills: how long nobody at all can leave a bucket or a lane, however much room there is. Nothing is taken from the meters meanwhile, so
+// that the calls of a line begin to take their turns only afterwards.
+
+/**
+ * What refusals name when the lane sleeps for this reason; of equal waits, the first in this order. In a back-off the upstream is closed for
+ * this lane alone.
+ */
+const heldBySleep = [
+  ['ceiling_minute', 'ceiling_minute'],
+  ['ceiling_day', 'ceiling_day'],
+  ['backoff', 'closed'],
+] as const satisfies readonly (readonly [SleepReason, HeldBy])[];
+
+/** Until the first call of the bucket can leave. */
+function bucketStandstill(bucket: Bucket, now: number): Forecast {
+  const closed: Forecast = { waitMs: closedMs(bucket, now), heldBy: 'closed' };
+  return longerOf(closed, placesStandstill(bucket, placesOfBucket(bucket, now), now));
+}
+
+/** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */
+function laneStandstill(
+  bucket: Bucket,
+  { position, ofBucket }: { readonly position: LanePosition; readonly ofBucket: Forecast },
+  now: number,
+): Forecast {
+  let longest = ofBucket;
+  for (const [reason, heldBy] of heldBySleep) {
+    const until = position.lane?.asleep.get(reason) ?? now;
+    longest = longerOf(longest, { waitMs: until - now, heldBy });
+  }
+  return longerOf(longest, placesStandstill(bucket, placesOfLane(bucket, position), now));
+}
+
+/**
+ * While calls of unknown fate hold all places, or may, as other replicas have not told of theirs and nobody will say sooner that there
+ * are none.
+ */
+function placesStandstill({ withheld }: Bucket, places: Places | null, now: number): Forecast {
+  if (places === null) return { waitMs: 0, heldBy: 'serialized' };
+  const { abandoned, maxInFlight } = places;
+  const heldUntil = abandoned[abandoned.length - maxInFlight] ?? now;
+  const withheldUntil = withheld?.what === 'capped_lanes_alone' ? withheld.until : now;
+  return { waitMs: Math.max(0, heldUntil - now, withheldUntil - now), heldBy: 'serialized' };
+}
+
+/** What comes after a standstill adds to it; what takes longer is named. */
+const afterStandstill = (standstill: Forecast, then: Forecast): Forecast => ({
+  waitMs: standstill.waitMs + then.waitMs,
+  heldBy: longerOf(standstill, then).heldBy,
+});
+
+/** The places in flight of a lane or of a bucket. */
+interface Places {
+  readonly maxInFlight: number;
+  readonly inFlight: number;
+  /** When the places come back that calls of unknown fate hold, soonest first; these are counted in `inFlight`. */
+  readonly abandoned: readonly number[];
+  /** Mean time that a call holds a place, milliseconds. */
+  readonly serviceMs: number;
+  readonly grantedAt: number | null;
+}
+
+/** `null`: the lane has no cap. */
+function placesOfLane(bucket: Bucket, position: LanePosition): Places | null {
+  const { key, lane, maxInFlight, serviceMs = 0 } = position;
+  if (maxInFlight === null) return null;
+  const lanes = [lane, twinIn(bucket, { key })].flatMap((one) => one ?? []);
+  const grantedAt = lanes.flatMap((one) => one.grantedAt ?? []);
+  return {
+    maxInFlight,
+    inFlight: lanes.reduce((sum, { inFlight }) => sum + inFlight, 0),
+    abandoned: lanes.flatMap(({ abandoned }) => abandoned).toSorted((one, other) => one - other),
+    serviceMs: Math.max(serviceMs, ...lanes.map((one) => one.serviceMs)),
+    grantedAt: grantedAt.length === 0 ? null : Math.max(...grantedAt),
+  };
+}
+
+/** `null`: the bucket has no cap. */
+function placesOfBucket(bucket: Bucket, now: number, knownMs = 0): Places | null {
+  const { leases, lastGrantAt: grantedAt } = bucket;
+  const maxInFlight = maxInFlightOf(bucket, now);
+  if (maxInFlight === null) return null;
+  const abandoned = [...leases.values()]
+    .flatMap(({ stage, expiresAt }) => (stage === 'abandoned' ? [expiresAt] : []))
+    .toSorted((one, other) => one - other);
+  const serviceMs = Math.max(bucket.serviceMs, knownMs);
+  return { maxInFlight, inFlight: leases.size, abandoned, serviceMs, grantedAt };
+}
+
+/**
+ * Where there is a cap, calls are served in rounds of `maxInFlight`. A round under way counts as half over. Once it takes longer than
+ * usual, it is expected to take as much longer again as it is late already.
+ */
+function serialWaitMs(
+  { maxInFlight, inFlight, abandoned, serviceMs, grantedAt }: Places,
+  ahead: number,
+  now: number,
+): number {
+  // Without a place see `placesStandstill`.
+  if (abandoned.length >= maxInFlight) return 0;
+  const served = inFlight - abandoned.length;
+  const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
+  if (rounds < 1) return 0;
+  if (served === 0 || grantedAt === null) return rounds * serviceMs;
+  const underWayMs = Math.max(serviceMs / 2, now - grantedAt - serviceMs);
+  return underWayMs + (rounds - 1) * serviceMs;
+}
+
+// Tickets
+
 /** Where a ticket stands; `null` if it does not wait. */
 export function positionOf(bucket: Bucket, id: TicketId, serviceMs = 0): LanePosition | null {
   const ticket = bucket.tickets.get(id);
   if (ticket === undefined || ticket.lease !== null) return null;
   const lane = bucket.lanes.get(ticket.lane);
   if (lane === undefined) return null;
-  return {
-    lane,
-    key: lane.key,
-    costs: knownCosts(bucket, ticket.costs, ticket.document),
-    weight: lane.weight,
-    maxInFlight: lane.maxInFlight,
-    perMinute: lane.perMinute,
-    ahead: callsAhead(bucket, lane, ticket),
-    order: ticket.order,
-    own: ticket.reservation?.id ?? null,
-    serviceMs,
-  };
+  const { key, weight, maxInFlight, perMinute } = lane;
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const ahead = callsAhead(bucket, lane, ticket);
+  const own = ticket.reservation?.id ?? null;
+  return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order: ticket.order, own, serviceMs };
 }
 
 /**
@@ -287,15 +514,10 @@ export function forecast(bucket: Bucket, id: TicketId, now: number, serviceMs = 
   return { ...expected, ahead: aheadInLane(bucket, position, now + expected.waitMs) };
 }
 
-/**
- * What the first waiting ticket of a lane waits for; `null` if none waits. Other lanes count in sum, so that it takes the same time however
- * many there are.
- */
+/** What the first waiting ticket of a lane waits for; `null` if none waits. */
 export function forecastFirst(bucket: Bucket, key: LaneKey, now: number): Forecast | null {
   const lane = bucket.lanes.get(key);
   const first = lane === undefined ? undefined : firstIn(lane);
   const position = first === undefined ? null : positionOf(bucket, first);
-  return position === null
-    ? null
-    : forecastBehind(bucket, { position, elsewhere: inSum(bucket, position) }, now);
+  return position === null ? null : forecastAt(bucket, position, now);
 }

@@ -8,7 +8,7 @@ import type { LaneCeiling, LaneKey, LaneSetting, SleepReason } from '../limiter.
 import { firstIn, joinCaller, leaveCaller, unnamed } from './callers.policy.ts';
 import { release } from './reservations.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
-import { addCosts, forgetEstimate, noteEstimate, subtractCosts } from './waiting-costs.policy.ts';
+import { addCosts, subtractCosts } from './waiting-costs.policy.ts';
 
 /** What one pump may still do: sweeping, waking, passing over and granting count one each. */
 export interface Budget {
@@ -53,10 +53,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
  * without a cap does not wait for what other replicas may have under way.
  */
 export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSetting): void {
-  if (lane.weight !== setting.weight) {
-    if (lane.line.size > 0) turnsOf(bucket, lane.key).waitingWeight += setting.weight - lane.weight;
-    lane.weight = setting.weight;
-  }
+  lane.weight = setting.weight;
   if (lane.maxInFlight !== setting.maxInFlight) {
     lane.maxInFlight = setting.maxInFlight;
     if (lane.maxInFlight === null) wake(bucket, lane, ['term']);
@@ -72,11 +69,9 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
 /** Puts the ticket into its lane's line. A lane that sleeps for its head's document wakes when the ticket becomes its head. */
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   const turns = turnsOf(bucket, lane.key);
-  if (lane.line.size === 0) turns.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);
   turns.waiting += 1;
   addCosts(bucket, lane, ticket.costs);
-  noteEstimate(bucket, ticket);
   joinCaller(lane, ticket);
   if (firstIn(lane) === ticket.id) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
@@ -89,9 +84,7 @@ export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   leaveCaller(lane, ticket);
   const turns = turnsOf(bucket, lane.key);
   turns.waiting -= 1;
-  if (lane.line.size === 0) turns.waitingWeight -= lane.weight;
   subtractCosts(bucket, lane, ticket.costs);
-  forgetEstimate(bucket, ticket);
   if (wasFirst) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
 }

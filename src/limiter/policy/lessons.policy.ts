@@ -5,7 +5,7 @@
 import type { Costs, Feedback, MeterName } from '../../call.ts';
 import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
-import { endPilot, learnFromRefusal } from './in-flight.policy.ts';
+import { learnFromRefusal } from './in-flight.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
 import {
   applySetting,
@@ -116,7 +116,6 @@ const marked = (bucket: Bucket, { marks }: Lease): [Meter, MeterMark][] =>
 export function markLeaseAnswered(bucket: Bucket, lease: Lease, stated: Feedback['meters'] = []): void {
   if (lease.answered) return;
   lease.answered = true;
-  endPilot(bucket, lease);
   for (const [meter, mark] of marked(bucket, lease)) {
     const isStated = stated.some(({ meter: name, level }) => name === meter.name && level !== null);
     markAnswered(meter, mark, isStated);

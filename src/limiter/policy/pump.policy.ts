@@ -4,12 +4,20 @@
  * `scheduler.policy.ts`.
  */
 import type { MeterName } from '../../call.ts';
-import { isBackground, type LaneKey, type ReplicaId } from '../../ids.ts';
-import { goesFirst, isOneDue, leavesToTwin, nextOneDueAt } from './background.policy.ts';
+import {
+  isBackground,
+  leaseToken,
+  type LaneKey,
+  type LeaseToken,
+  type ReplicaId,
+  type TicketId,
+} from '../../ids.ts';
+import { goesFirst, isOneDue, leavesToTwin, nextOneDueAt, noteGranted } from './background.policy.ts';
 import {
   allWaiting,
   closedMs,
   meterOf,
+  turnsOf,
   type Bucket,
   type Lane,
   type Lease,
@@ -17,9 +25,9 @@ import {
   type Turns,
   type Withheld,
 } from './bucket-state.policy.ts';
-import { endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
+import { takeTurn } from './callers.policy.ts';
+import { beginProbe, endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
 import { isFull, nextFirstCallAt } from './in-flight.policy.ts';
-import { grant, type Granted } from './grant.policy.ts';
 import {
   asleepUntil,
   confirm,
@@ -34,10 +42,9 @@ import {
   type Budget,
 } from './lanes.policy.ts';
 import { markLeaseAnswered } from './lessons.policy.ts';
-import { costEntries, roomInMs } from './meter.policy.ts';
-import { due, forgetUnused, keptFreeBy, nextTurn } from './reservations.policy.ts';
-
-export type { Granted };
+import { costEntries, roomInMs, take } from './meter.policy.ts';
+import { due, forgetReservation, forgetUnused, keptFreeBy, nextTurn } from './reservations.policy.ts';
+import { serviceCost } from './waiting-costs.policy.ts';
 
 /** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
@@ -176,7 +183,7 @@ function nextIn(
 ): NextLane | undefined {
   let best: NextLane | undefined;
   for (const [readyAs, lanes] of ready) {
-    const first = mayGo === undefined ? lanes.first() : lanes.find(mayGo);
+    const first = lanes.first(mayGo);
     if (first === undefined || isBlocked(blocked, readyAs)) continue;
     if (
       best === undefined ||
@@ -269,7 +276,7 @@ function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
       continue;
     }
     confirm(lane, lease);
-    endProbe(bucket, lease, now);
+    endProbe(bucket, lease, true);
     endLease(bucket, lane, lease);
     if (lease.stage !== 'abandoned') forgetTicket(bucket, lease.ticket);
   }
@@ -293,4 +300,75 @@ export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
 
 export function forgetTicket(bucket: Bucket, ticket: Ticket): void {
   bucket.tickets.delete(ticket.id);
+}
+
+// Grants: the head of a lane takes its units and gets a lease
+
+/** A grant on its way to the replica that holds the ticket. */
+export interface Granted {
+  readonly ticket: TicketId;
+  readonly lane: LaneKey;
+  readonly replica: ReplicaId;
+  readonly lease: LeaseToken;
+  readonly expiresAt: number;
+  /** A background call that leaves before all others, as none has left for a minute. */
+  readonly isDue?: true;
+}
+
+/** `isAhead`: it goes before lanes whose turn it would have been, for a reservation. */
+interface GrantedHead extends Head {
+  readonly isAhead?: boolean;
+}
+
+export function grant(bucket: Bucket, head: GrantedHead, now: number): Granted {
+  return grantAs(bucket, { ...head, token: leaseToken(`${head.ticket.id}.${++bucket.sequence}`) }, now);
+}
+
+/** A grant under a given token: of a call that was granted before, of which the bucket has lost the lease. */
+export function grantAs(
+  bucket: Bucket,
+  { lane, ticket, token, isAhead = false }: GrantedHead & { readonly token: LeaseToken },
+  now: number,
+): Granted {
+  const isDue = isBackground(lane.key) && isOneDue(bucket, now);
+  dequeue(bucket, lane, ticket);
+  if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const marks = new Map(
+    costEntries(costs).map(([name, units]) => [name, take(meterOf(bucket, name, now), units, now)]),
+  );
+  const lease: Lease = {
+    token,
+    ticket,
+    grantedAt: now,
+    marks,
+    expiresAt: now + ticket.leaseMs,
+    answered: false,
+    stage: lane.slots === null ? 'confirmed' : 'unconfirmed',
+  };
+  ticket.lease = lease.token;
+  bucket.leases.set(lease.token, lease);
+  bucket.expiries.set(lease.token, lease.expiresAt);
+  bucket.lastGrantAt = now;
+  if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
+  // The others' turns do not begin later because of it; its lane has had one.
+  const turns = turnsOf(bucket, lane.key);
+  if (!isAhead) turns.virtual = Math.max(turns.virtual, lane.start);
+  noteGranted(bucket, lane, lease);
+  const service = serviceCost(bucket, costs);
+  lane.start += service / lane.weight;
+  takeTurn(lane, ticket, service);
+  lane.inFlight += 1;
+  lane.grantedAt = now;
+  if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
+  beginProbe(bucket, lease, now);
+  noteInFlight(bucket, lane);
+  const granted = {
+    ticket: ticket.id,
+    lane: lane.key,
+    replica: ticket.replica,
+    lease: lease.token,
+    expiresAt: lease.expiresAt,
+  };
+  return isDue ? { ...granted, isDue } : granted;
 }

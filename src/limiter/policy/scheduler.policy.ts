@@ -12,16 +12,15 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Does not own: time, sockets, deadlines of callers, ceilings (whoever sends takes their slots).
  */
-import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { ReplicaId, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';
-import { admit } from './admit.policy.ts';
+import { admit, reserve } from './admit.policy.ts';
 import type { BucketEvent, EventReply } from './bucket-events.ts';
 import type { Bucket } from './bucket-state.policy.ts';
 import { applyLaneSetting, dequeue, forgetIdleLanes } from './lanes.policy.ts';
 import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.ts';
 import { reopen } from './meter-learning.policy.ts';
 import { type Effects, maxPerPump, pump, replicaLifeMs } from './pump.policy.ts';
-import { reserve } from './reserve.policy.ts';
 import { slotTaken, settle, wakeForSlot } from './settle.policy.ts';
 
 export interface Applied extends Effects {
@@ -36,60 +35,45 @@ export function apply(
   { replica, event }: { readonly replica: ReplicaId; readonly event: BucketEvent },
   now: number,
 ): Applied {
-  const { reply, effects, closes = false } = applied(bucket, { replica, event }, now);
-  return { reply, ...effects, closes };
-}
-
-interface Done {
-  readonly reply: EventReply;
-  readonly effects: Effects;
-  readonly closes?: boolean;
-}
-
-function applied(
-  bucket: Bucket,
-  { replica, event }: { readonly replica: ReplicaId; readonly event: BucketEvent },
-  now: number,
-): Done {
+  const done = (effects: Effects, reply: EventReply = { kind: 'done' }, closes = false): Applied => ({
+    reply,
+    ...effects,
+    closes,
+  });
   switch (event.kind) {
     case 'admit': {
-      const { admission } = event;
-      const { effects, ...reply } = admit(bucket, { admission, replica }, now);
-      return { reply, effects };
+      const { effects, ...reply } = admit(bucket, { admission: event.admission, replica }, now);
+      return done(effects, reply);
     }
     case 'reserve': {
-      const reply = reserve(bucket, event, now) ?? { kind: 'done' as const };
-      return { reply, effects: pump(bucket, now) };
+      const reply = reserve(bucket, event, now) ?? undefined;
+      return done(pump(bucket, now), reply);
     }
     case 'settle': {
-      const { lease, settlement, lesson } = event;
+      const { lease, settlement } = event;
       const held = bucket.leases.get(lease);
       const known = held !== undefined && held.stage !== 'abandoned';
-      const learned = lesson === null ? null : notAfter(lesson, now);
-      return {
-        reply: { kind: 'lease', known },
-        effects: settle(bucket, { lease, settlement, lesson: learned }, now),
-        closes: known && settlement.kind === 'throttled' && settlement.closeMs > 0,
-      };
+      const lesson = event.lesson === null ? null : notAfter(event.lesson, now);
+      const closes = known && settlement.kind === 'throttled' && settlement.closeMs > 0;
+      return done(settle(bucket, { lease, settlement, lesson }, now), { kind: 'lease', known }, closes);
     }
     case 'learn': {
-      const { lease, lesson } = event;
-      const known = bucket.leases.has(lease);
-      const effects = learn(bucket, { lease, lesson: notAfter(lesson, now) }, now);
-      return { reply: { kind: 'lease', known }, effects };
+      const lease = bucket.leases.get(event.lease);
+      if (lease !== undefined) applyLesson(bucket, { lease, lesson: notAfter(event.lesson, now) }, now);
+      return done(pump(bucket, now), { kind: 'lease', known: lease !== undefined });
     }
     case 'slot_taken': {
       const known = bucket.leases.has(event.lease);
-      return { reply: { kind: 'lease', known }, effects: slotTaken(bucket, event, now) };
+      return done(slotTaken(bucket, event, now), { kind: 'lease', known });
     }
     case 'cancel':
-      return { reply: { kind: 'done' }, effects: cancel(bucket, event.ticket, now) };
+      return done(cancel(bucket, event.ticket, now));
     case 'reconfigure':
-      return { reply: { kind: 'done' }, effects: reconfigure(bucket, event, now) };
+      return done(reconfigure(bucket, event, now));
     case 'wake':
-      return { reply: { kind: 'done' }, effects: wakeForSlot(bucket, event.lane, now) };
+      return done(wakeForSlot(bucket, event.lane, now));
     case 'open':
-      return { reply: { kind: 'done' }, effects: open(bucket, event.agoMs, now) };
+      return done(open(bucket, event.agoMs, now));
   }
 }
 
@@ -127,19 +111,6 @@ export function cancel(bucket: Bucket, id: TicketId, now: number): Effects {
     if (lane !== undefined) dequeue(bucket, lane, ticket);
     bucket.tickets.delete(id);
   }
-  return pump(bucket, now);
-}
-
-/** A lesson for the lease of this token. */
-export interface Learning {
-  readonly lease: LeaseToken;
-  readonly lesson: TimedLesson;
-}
-
-/** Learns from a response whose call is still in flight. */
-export function learn(bucket: Bucket, { lease: token, lesson }: Learning, now: number): Effects {
-  const lease = bucket.leases.get(token);
-  if (lease !== undefined) applyLesson(bucket, { lease, lesson }, now);
   return pump(bucket, now);
 }
 

@@ -9,8 +9,8 @@ import type { BucketEvent } from './bucket-events.ts';
 import { noteNotSent, wakesAt } from './background.policy.ts';
 import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { giveTurnBack } from './callers.policy.ts';
-import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
-import { maxInFlightOf, recallPilot } from './in-flight.policy.ts';
+import { endProbe, knownCosts } from './documents.policy.ts';
+import { maxInFlightOf } from './in-flight.policy.ts';
 import { confirm, enqueue, refreshReadiness, sleep, wake } from './lanes.policy.ts';
 import { keep } from './reservations.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
@@ -80,8 +80,7 @@ export function settle(
       leaveUnknown(held, now);
       break;
   }
-  if (settlement.kind === 'dropped' || settlement.kind === 'returned') dropProbe(bucket, lease);
-  else endProbe(bucket, lease, now);
+  endProbe(bucket, lease, settlement.kind !== 'dropped' && settlement.kind !== 'returned');
   return pump(bucket, now);
 }
 
@@ -140,7 +139,6 @@ function giveBack(
   now: number,
 ): void {
   noteNotSent(bucket, lease);
-  recallPilot(bucket, lease);
   giveLeaseUnitsBack(bucket, lease, now);
   endLease(bucket, lane, lease);
   requeue(bucket, lane, lease.ticket);

@@ -27,14 +27,7 @@ export class SortedNames<Name extends string = string> {
     const known = this.#scores.get(name);
     if (known === score) return;
     this.#scores.set(name, score);
-    if (known !== undefined) {
-      const from = this.#position(known, name);
-      if (this.#isBetweenNeighbours(from, score, name)) {
-        this.#entries[from] = { name, score };
-        return;
-      }
-      this.#entries.splice(from, 1);
-    }
+    if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
     const at = this.#position(score, name);
     // Most names come last. `push` spares them the array of removed elements that `splice` returns.
     if (at === this.#entries.length) this.#entries.push({ name, score });
@@ -51,14 +44,9 @@ export class SortedNames<Name extends string = string> {
     return true;
   }
 
-  /** The entry with the smallest score, or `undefined`. */
-  first(): Entry<Name> | undefined {
-    return this.#entries[0];
-  }
-
-  /** The entry with the smallest score of those whose names are wanted, or `undefined`. */
-  find(isWanted: (name: Name) => boolean): Entry<Name> | undefined {
-    return this.#entries.find(({ name }) => isWanted(name));
+  /** The entry with the smallest score, of those whose names are wanted; `undefined` = there is none. */
+  first(isWanted?: (name: Name) => boolean): Entry<Name> | undefined {
+    return isWanted === undefined ? this.#entries[0] : this.#entries.find(({ name }) => isWanted(name));
   }
 
   /** How many entries stand before this one; for a name that is not in the set, before the position it would take. */
@@ -66,9 +54,9 @@ export class SortedNames<Name extends string = string> {
     return this.#position(this.#scores.get(name) ?? score, name);
   }
 
-  /** How many entries stand before the position that the name would take with this score. */
-  before(score: number, name: string): number {
-    return this.#position(score, name);
+  /** How many entries have a smaller score. */
+  before(score: number): number {
+    return this.#position(score, '');
   }
 
   /** The smallest score that is greater than this one; `null` = none is. */
@@ -83,30 +71,9 @@ export class SortedNames<Name extends string = string> {
     return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);
   }
 
-  /** The first names in order, at most so many. */
-  firstNames(most: number): Name[] {
+  /** The names in order, at most so many. */
+  names(most = Infinity): Name[] {
     return this.#entries.slice(0, Math.max(0, most)).map(({ name }) => name);
-  }
-
-  names(): Name[] {
-    return this.#entries.map((entry) => entry.name);
-  }
-
-  /** Another set with the same names. */
-  duplicate(): SortedNames<Name> {
-    const other = new SortedNames<Name>();
-    other.#entries = [...this.#entries];
-    other.#scores = new Map(this.#scores);
-    return other;
-  }
-
-  /** True when the name keeps this place with this score. */
-  #isBetweenNeighbours(place: number, score: number, name: string): boolean {
-    const [before, after] = [this.#entries[place - 1], this.#entries[place + 1]];
-    return (
-      (before === undefined || isBefore(before, score, name)) &&
-      (after === undefined || !isBefore(after, score, name))
-    );
   }
 
   #position(score: number, name: string): number {

@@ -1,11 +1,10 @@
 /**
- * The costs of waiting calls: how much of a cost counts, the sums of a lane and of a bucket, and which calls wait with an estimate.
+ * The costs of waiting calls: how much of a cost counts, and the sums of a lane and of a bucket.
  * Part of the specification in `scheduler.policy.ts`.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import { turnsOf, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
+import { turnsOf, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { meterNames, requestWindows } from './meter.policy.ts';
-import { SortedNames } from './sorted.policy.ts';
 
 /**
  * The costs that count for a call: of each meter no more than its limit, where one is known. A client may write any number into
@@ -52,21 +51,6 @@ export function meanServiceCost(bucket: Bucket, { costs, calls }: WaitingCalls):
     if (units > 0) mean[name] = units / calls;
   }
   return serviceCost(bucket, mean);
-}
-
-/** A ticket that waits with an estimate is found again when the cost of its document becomes known. */
-export function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
-  if (document === null || bucket.documents.get(document)?.kind === 'reported') return;
-  let tickets = bucket.estimated.get(document);
-  if (tickets === undefined) bucket.estimated.set(document, (tickets = new SortedNames()));
-  tickets.set(id, 0);
-}
-
-/** Removes a ticket that does not wait any more, or whose cost is known. */
-export function forgetEstimate(bucket: Bucket, { id, document }: Ticket): void {
-  const tickets = document === null ? undefined : bucket.estimated.get(document);
-  if (document === null || tickets === undefined || !tickets.delete(id)) return;
-  if (tickets.size === 0) bucket.estimated.delete(document);
 }
 
 /** A ticket with these costs waits: they count in the sums of its lane and its bucket. */

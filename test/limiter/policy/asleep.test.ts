@@ -113,15 +113,6 @@ atOrigins('a reconfigured bucket', (instant) => {
     line.reconfigure({ l: { maxInFlight: 1 } });
     expect(['t0', 't1', 't2'].map((ticket) => line.settle(ticket, done))).toEqual([[], [], ['t3']]);
   });
-
-  test('keeps the sum of the waiting weights right when weights change', () => {
-    const line = new TestBucket(instant, { limit: 1, windowMs: 1_000 });
-    for (const lane of ['a', 'b', 'c']) line.enter(names(4, lane), { lane });
-    line.reconfigure({ a: { weight: 5 }, b: { weight: 0.5 }, c: { weight: 2 }, unknown: { weight: 9 } });
-    expect(line.bucket.waitingWeight).toBe(7.5);
-    line.run(20_000);
-    expect([line.bucket.waiting, line.bucket.waitingWeight]).toEqual([0, 0]);
-  });
 });
 
 atOrigins('a refusal', (instant) => {

@@ -252,8 +252,8 @@ atOrigins('a bucket', (instant) => {
     const line = new TestBucket(instant);
     for (const id of line.enter(names(8))) line.settle(id, done);
     line.at(3_000).tick();
-    const { tickets, leases, expiries, waitingWeight } = line.bucket;
-    expect([tickets.size, leases.size, expiries.size, waitingWeight]).toEqual([0, 0, 0, 0]);
+    const { tickets, leases, expiries } = line.bucket;
+    expect([tickets.size, leases.size, expiries.size]).toEqual([0, 0, 0]);
   });
 
   test('lowers no meter by a response to a call that took nothing from it', () => {

@@ -16,7 +16,7 @@ import type { Meter } from '../../../src/limiter/policy/meter.policy.ts';
 import { admit } from '../../../src/limiter/policy/admit.policy.ts';
 import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
 import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
-import { cancel, learn, reconfigure, upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { apply, cancel, reconfigure, upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { settle, slotTaken } from '../../../src/limiter/policy/settle.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
@@ -116,7 +116,13 @@ export class TestBucket {
 
   /** A response that is not over teaches this. */
   learn(ticket: string, lesson: TimedLesson): string[] {
-    return this.#take(learn(this.bucket, { lease: this.leaseOf(ticket), lesson }, this.now));
+    return this.#take(
+      apply(
+        this.bucket,
+        { replica: replicaId('r'), event: { kind: 'learn', lease: this.leaseOf(ticket), lesson } },
+        this.now,
+      ),
+    );
   }
 
   lesson(feedback: Partial<Feedback>, sentMs = this.ms): TimedLesson {
