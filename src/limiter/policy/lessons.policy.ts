@@ -6,7 +6,7 @@ import type { Costs, Feedback, MeterName } from '../../call.ts';
 import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
 import { learnFromRefusal } from './in-flight.policy.ts';
-import type { BucketSetting, Lesson } from '../limiter.ts';
+import type { BucketSetting, Lesson, MeterSetting } from '../limiter.ts';
 import {
   applySetting,
   giveUnitsBack,
@@ -53,29 +53,29 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   bucket.learn = setting.learn;
   bucket.maxInFlight = setting.maxInFlightTotal ?? null;
   if (!setting.learn) bucket.learnedInFlight = null;
-  const sent = longestWindow(bucket);
-  for (const { meter: name, windowMs } of setting.meters) {
-    const meter = meterOf(bucket, name, now);
-    const isOther = meter.limit === null || meter.windowMs !== windowMs;
-    // What was sent counts for each window, whoever counted it: the longest knows most.
-    if (sent !== null && isOther && windowNames.includes(name)) countAs(meter, sent);
-  }
+  followWindows(bucket, setting.meters, now);
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
     applySetting(meter, { stated, learn: setting.learn, epochAt: bucket.epochAt }, now);
   }
 }
 
-/** The meter has counted what another one has, under that one's window. */
-const countAs = (meter: Meter, { windowMs, log, at, level }: Meter): void =>
-  void Object.assign(meter, { windowMs, log, at, level });
-
-/** Of the windows of requests the longest that has a log of its sends, or else the longest. */
-function longestWindow({ meters }: Bucket): Meter | null {
-  const known = windowNames.flatMap((name) => meters.get(name) ?? []).filter(({ limit }) => limit !== null);
-  const logged = known.filter(({ log }) => log !== null);
-  const [longest] = (logged.length > 0 ? logged : known).toSorted((a, b) => b.windowMs - a.windowMs);
-  return longest ?? null;
+/**
+ * What was sent counts for each window of requests, whoever counted it: one that is stated anew goes on with what a window of its length
+ * has counted, or else with the longest log of sends, or with the longest window.
+ */
+function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: number): void {
+  const known = windowNames
+    .flatMap((name) => bucket.meters.get(name) ?? [])
+    .flatMap((meter) => (meter.limit === null ? [] : { ...meter }))
+    .toSorted((a, b) => Number(b.log !== null) - Number(a.log !== null) || b.windowMs - a.windowMs);
+  for (const { meter: name, windowMs: ofIt } of settings) {
+    const meter = meterOf(bucket, name, now);
+    const source = known.find((one) => one.windowMs === ofIt) ?? known[0];
+    if (source === undefined || !windowNames.includes(name)) continue;
+    const { windowMs, log, level, at } = source;
+    if (meter.limit === null || meter.windowMs !== ofIt) Object.assign(meter, { windowMs, log, level, at });
+  }
 }
 
 /** What a response taught. `closedMs`: the response refused its call until so many milliseconds after it; absent = no refusal. */
