@@ -39,7 +39,7 @@ function entries(): void {
   const tell = (events: readonly LogEvent[]) => {
     sequence += 1;
     at += 0.25;
-    return fold(state, { sequence, term: 1, at, replica: self, batch: sequence, events }, self);
+    return fold(state, { sequence, term: 1, at, replica: self, batch: sequence, events });
   };
   const call = (n: number): void => {
     const { bucket, ...entering } = admission(`call-${sequence}`, {

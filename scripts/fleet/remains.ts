@@ -1,7 +1,6 @@
 /** What a load left behind in Redis: every key, and the states of the logs as a replica that joins them would have them. */
 import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
-import { replicaId } from '../../src/ids.ts';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { createState, fold } from '../../src/limiter/over-log/fold.ts';
 import { restore } from '../../src/limiter/over-log/snapshot.ts';
@@ -46,7 +45,7 @@ async function stateOf(redis: Redis, stem: string): Promise<SharedState | null> 
   const state = text === '' ? createState(defaultLeaseMs) : restore(text);
   for (const line of await redis.lrange(`${stem}:log`, 0, -1)) {
     const entry = readEntry<LogEvent>(line);
-    if (entry !== null && entry.sequence > Number(saved)) fold(state, entry, replicaId('nobody'));
+    if (entry !== null && entry.sequence > Number(saved)) fold(state, entry);
   }
   return state;
 }

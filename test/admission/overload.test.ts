@@ -104,7 +104,7 @@ async function overRedis({ replicas, isBlind = false }: Load) {
   server.execute = (command, words) => {
     const isAppend = command === 'sluice_append';
     // Three keys, and what the replica has of the log, come before the events; without any it only asks what is new.
-    const events = isAppend ? (JSON.parse(words[8] || '[]') as LogEvent[]) : [];
+    const events = isAppend ? (JSON.parse(words[7] || '[]') as LogEvent[]) : [];
     count(isAppend && events.length === 0 ? 'news' : command.replace(/^sluice_/, ''));
     for (const event of events) count(event.kind === 'in' ? event.event.kind : event.kind);
     return execute(command, words);

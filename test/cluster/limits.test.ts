@@ -1,6 +1,5 @@
 /** Limits of calls that come to several replicas: one quota, one ceiling, one order, one call in flight. */
 import { expect, test } from '@jest/globals';
-import { replicaId } from '../../src/ids.ts';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { createState, fold } from '../../src/limiter/over-log/fold.ts';
 import type { LogEvent } from '../../src/limiter/over-log/state.ts';
@@ -39,7 +38,7 @@ async function leftBehind(): Promise<number> {
     const state = createState(defaultLeaseMs);
     for (const text of await probe().lrange(key, '0', '-1')) {
       const entry = readEntry<LogEvent>(text);
-      if (entry !== null) fold(state, entry, replicaId('nobody'));
+      if (entry !== null) fold(state, entry);
     }
     expect(state.buckets.size).toBeGreaterThan(0);
     for (const { tickets, leases } of state.buckets.values()) left += tickets.size + leases.size;

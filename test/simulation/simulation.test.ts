@@ -28,8 +28,9 @@ const faults =
 const levels = statesIn(
   'a background call is due, a background call waits while another goes, callers take turns',
 );
-const returns = statesIn(`a background call is due, came back, position kept,
-  went for its reservation before callers and background calls`);
+const returns = statesIn(
+  'came back, position kept, went for its reservation before callers and background calls',
+);
 const replication = statesIn('fault cut, fault promote, fault replicate, fault start');
 /** Only many histories reach all of these. */
 const many = 1_000;

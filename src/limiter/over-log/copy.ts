@@ -4,7 +4,7 @@
  *
  * Owns: giving each event of this replica its reply, ticking when a grant is due. Does not own: what the calls make of it (`shard.ts`).
  */
-import type { CancelTimer, Clock } from '../../clock.ts';
+import type { Clock } from '../../clock.ts';
 import type { ReplicaId } from '../../ids.ts';
 import type { Entry, Follower, Joined, Log, Urgency } from '../../log/log.ts';
 import type { EventReply } from '../policy/bucket-events.ts';
@@ -17,14 +17,9 @@ import type { EntryEffects, LogEvent, SharedState } from './state.ts';
 export type Heard = EventReply | null | 'lost';
 
 /** Who uses a copy. */
-export interface CopyUser {
+export interface CopyUser extends Pick<Follower<LogEvent>, 'onJoined' | 'onAway' | 'awaitsOthers'> {
   /** An entry was applied; the replies to own events were given before. It was heard `agoMs` milliseconds after its time. */
   onApplied(effects: EntryEffects, entry: Entry<LogEvent>, agoMs: number): void;
-  /** The copy is up to date, and may have jumped. */
-  onJoined(joined: Joined): void;
-  onAway(): void;
-  /** As of a `Follower`. */
-  awaitsOthers(): boolean;
 }
 
 export interface CopyParts {
@@ -32,10 +27,6 @@ export interface CopyParts {
   readonly replica: ReplicaId;
   /** How long a lease lives, milliseconds. */
   readonly leaseMs: number;
-  readonly log: Log<LogEvent>;
-  readonly user: CopyUser;
-  /** The state to begin with; left out, the log says it. */
-  readonly state?: SharedState;
 }
 
 /** The smallest difference between two arrivals that still makes an order. Milliseconds. */
@@ -44,19 +35,20 @@ const arrivalStepMs = 1 / 64;
 export class Copy implements Follower<LogEvent> {
   readonly log: Log<LogEvent>;
   readonly #parts: CopyParts;
-  readonly #dueTick: DueTick;
+  readonly #user: CopyUser;
   #state: SharedState;
   #isJoined = false;
   #said: ((heard: Heard) => void)[] = [];
-  #last: Entry<LogEvent> | null = null;
+  #sequence = 0;
   #lastArrival = { at: -Infinity, reading: -Infinity };
+  #cancelTick = (): void => {};
 
-  constructor(parts: CopyParts) {
-    const { clock, log, leaseMs, state } = parts;
+  /** @param state to begin with; left out, the log says it */
+  constructor(parts: CopyParts, log: Log<LogEvent>, user: CopyUser, state = createState(parts.leaseMs)) {
     this.#parts = parts;
+    this.#user = user;
     this.log = log;
-    this.#state = state ?? createState(leaseMs);
-    this.#dueTick = new DueTick(clock, () => this.say({ kind: 'tick' }));
+    this.#state = state;
   }
 
   get state(): SharedState {
@@ -67,14 +59,9 @@ export class Copy implements Follower<LogEvent> {
     return this.#isJoined;
   }
 
-  /** The last entry of the copy; `null` = none since it was restored. */
-  get last(): Entry<LogEvent> | null {
-    return this.#last;
-  }
-
-  /** The log's time of a monotonic time of this process. */
-  at(monotonic: number): number {
-    return this.log.now() + monotonic - this.#parts.clock.monotonic();
+  /** Of the last entry of the copy; 0 = none since it was restored. */
+  get sequence(): number {
+    return this.#sequence;
   }
 
   /** The monotonic time of this process at a time of the log. */
@@ -85,7 +72,7 @@ export class Copy implements Follower<LogEvent> {
   /** The log's time of an arrival. Arrivals keep their order when what this replica knows of the log's time changes. */
   arrivalAt(monotonic: number): number {
     const last = this.#lastArrival;
-    const reading = this.at(monotonic);
+    const reading = this.log.now() + monotonic - this.#parts.clock.monotonic();
     if (monotonic === last.at) return last.reading;
     if (monotonic < last.at) return Math.min(reading, last.reading - arrivalStepMs);
     this.#lastArrival = { at: monotonic, reading: Math.max(reading, last.reading + arrivalStepMs) };
@@ -111,39 +98,38 @@ export class Copy implements Follower<LogEvent> {
   }
 
   onEntry(entry: Entry<LogEvent>): void {
-    const { replica, user } = this.#parts;
     const agoMs = this.log.now() - entry.at;
-    const effects = fold(this.#state, entry, replica);
-    this.#last = entry;
+    const effects = fold(this.#state, entry);
+    this.#sequence = entry.sequence;
     // What is read while the copy catches up is old. What it did to the calls here is found in the state when the copy has joined.
     if (!this.#isJoined) return;
-    if (entry.replica === replica) {
+    if (entry.replica === this.#parts.replica) {
       const said = this.#said.splice(0, entry.events.length);
       for (const [index, hear] of said.entries()) hear(effects.replies[index] ?? null);
     }
-    user.onApplied(effects, entry, agoMs);
-    this.#noteDue(effects.nextAt);
+    this.#user.onApplied(effects, entry, agoMs);
+    if (this.#isJoined) this.#tickAt(effects.nextAt);
   }
 
   onRestore(saved: string | null): void {
     this.#leave();
-    this.#last = null;
+    this.#sequence = 0;
     this.#state = saved === null ? createState(this.#parts.leaseMs) : restore(saved);
   }
 
   onJoined(joined: Joined): void {
     this.#leave();
     this.#isJoined = true;
-    this.#parts.user.onJoined(joined);
+    this.#user.onJoined(joined);
   }
 
   onAway(): void {
     this.#leave();
-    this.#parts.user.onAway();
+    this.#user.onAway();
   }
 
   awaitsOthers(): boolean {
-    return this.#parts.user.awaitsOthers();
+    return this.#user.awaitsOthers();
   }
 
   snapshot(): string {
@@ -151,21 +137,24 @@ export class Copy implements Follower<LogEvent> {
   }
 
   #leave(): void {
-    this.#dueTick.cancel();
+    this.#cancelTick();
     this.#isJoined = false;
     for (const hear of this.#said.splice(0)) hear('lost');
   }
 
-  #noteDue(nextAt: number | null): void {
-    if (!this.#isJoined) return;
-    if (nextAt === null) return this.#dueTick.cancel();
+  /**
+   * Time is an event, too: when a grant is due, one of the replicas appends a tick. Which one follows from the state, and so they agree: the
+   * one of the lowest name among those heard of lately; the others wait a little longer, each by its rank, in case that one is gone.
+   */
+  #tickAt(at: number | null): void {
+    const { clock, replica } = this.#parts;
+    this.#cancelTick();
+    if (at === null) return;
     const now = this.log.now();
-    this.#dueTick.note(nextAt - now, rankOf(this.#parts.replica, this.#state.replicas, now));
+    const inMs = Math.max(0, at - now) + rankOf(replica, this.#state.replicas, now) * stepMs;
+    this.#cancelTick = clock.after(inMs, () => this.say({ kind: 'tick' }));
   }
 }
-
-// Time is an event, too: when a grant is due, one of the replicas appends a tick. Which one follows from the state, and so they agree: the one
-// of the lowest name among those heard of lately; the others wait a little longer, each by its rank, in case that one is gone.
 
 /** A replica that uses the log is heard of once a second; one that was not for this time may be gone. Milliseconds. */
 const heardWithinMs = 2_500;
@@ -175,26 +164,4 @@ const stepMs = 40;
 /** How many replicas tick before this one. */
 export function rankOf(replica: ReplicaId, replicas: SortedNames<ReplicaId>, now: number): number {
   return replicas.between(now - heardWithinMs, Infinity).filter((other) => other < replica).length;
-}
-
-class DueTick {
-  readonly #clock: Clock;
-  readonly #tick: () => void;
-  #cancel: CancelTimer | null = null;
-
-  constructor(clock: Clock, tick: () => void) {
-    this.#clock = clock;
-    this.#tick = tick;
-  }
-
-  /** Something is due in `inMs` milliseconds, which replaces what was due before. */
-  note(inMs: number, rank: number): void {
-    this.cancel();
-    this.#cancel = this.#clock.after(Math.max(0, inMs) + rank * stepMs, this.#tick);
-  }
-
-  cancel(): void {
-    this.#cancel?.();
-    this.#cancel = null;
-  }
 }

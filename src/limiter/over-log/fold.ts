@@ -10,6 +10,7 @@ import type { BucketKey, ReplicaId } from '../../ids.ts';
 import type { Entry } from '../../log/log.ts';
 import type { BucketSetting } from '../limiter.ts';
 import { apply, upkeep } from '../policy/scheduler.policy.ts';
+import { orderOf, ticketOf } from '../policy/admit.policy.ts';
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import {
   allWaiting,
@@ -18,7 +19,6 @@ import {
   createBucket,
   meterOf,
   sequencePerMs,
-  type Ticket,
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
@@ -27,16 +27,8 @@ import { costEntries, drainRate, markAnswered, take } from '../policy/meter.poli
 import { type Effects, grantAs, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
-import { reservedIn } from './reserved.ts';
-import type {
-  EntryEffects,
-  Emptied,
-  SentCall,
-  LogEvent,
-  SharedGrant,
-  SharedState,
-  UsedUnits,
-} from './state.ts';
+import { reservedIn } from './views.ts';
+import type { EntryEffects, SentCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
 export const holdMs = 1_300;
@@ -59,10 +51,10 @@ export const createState = (leaseMs: number): SharedState => ({
   upkeepDue: new SortedNames(),
 });
 
-/** Applies the next entry of the log. Replies are for `self` alone; everything else is the same at every replica. */
-export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId): EntryEffects {
+/** Applies the next entry of the log. */
+export function fold(state: SharedState, entry: Entry<LogEvent>): EntryEffects {
   const { at: now, replica } = entry;
-  const run: Run = { state, replica, now, left: maxWorkPerEntry, grants: [], closed: [], emptied: [] };
+  const run: Run = { state, replica, now, left: maxWorkPerEntry, grants: [], closed: [], failures: [] };
   const beginsTerm = entry.term !== state.term?.number;
   // Before replicas are forgotten: after a long absence of the log none was heard of lately, and each may have used units alone.
   if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
@@ -70,15 +62,8 @@ export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId
   state.replicas.set(replica, now);
   const replies = entry.events.map((event) => applied(run, event));
   visitDue(run);
-  const { grants, closed, emptied } = run;
-  return {
-    replies: replica === self ? replies : [],
-    grants,
-    closed,
-    emptied,
-    nextAt: nextGrantAt(state, now),
-    beginsTerm,
-  };
+  const { grants, closed, failures } = run;
+  return { replies, grants, closed, failures, nextAt: nextGrantAt(state, now), beginsTerm };
 }
 
 /** One entry being applied. */
@@ -90,7 +75,7 @@ interface Run {
   left: number;
   readonly grants: SharedGrant[];
   readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
-  readonly emptied: Emptied[];
+  readonly failures: unknown[];
 }
 
 /** Leases of a replica that was not heard of for so long have ended, and nobody waits on it. */
@@ -107,14 +92,18 @@ function forgetReplicas({ replicas, leaseMs }: SharedState, now: number): void {
 function applied(run: Run, event: LogEvent): EventReply | null {
   switch (event.kind) {
     case 'admit':
-      return appliedIn(run, event, { kind: 'admit', admission: event.admission });
+      return appliedIn(run, event.bucket, event);
     case 'in':
-      return appliedIn(run, event, event.event.kind === 'reserve' ? bounded(run, event.event) : event.event);
+      return appliedIn(
+        run,
+        event.bucket,
+        event.event.kind === 'reserve' ? bounded(run, event.event) : event.event,
+      );
     case 'tick':
       return null;
     case 'report':
-      for (const sent of event.sent) putBack(run, event, sent);
-      for (const used of event.used) charge(run, event, used);
+      for (const sent of event.sent) putBack(sent, run);
+      for (const used of event.used) charge(used, run);
       return null;
     case 'here':
       noteHere(run, event.term);
@@ -126,22 +115,17 @@ function applied(run: Run, event: LogEvent): EventReply | null {
   }
 }
 
-function appliedIn(
-  run: Run,
-  by: Extract<LogEvent, { kind: 'admit' | 'in' }>,
-  event: BucketEvent,
-): EventReply | null {
+function appliedIn(run: Run, key: BucketKey, event: BucketEvent): EventReply | null {
   const { state, replica, now } = run;
   let reply: EventReply | null = null;
   if (event.kind === 'open' && state.closed !== null && state.closed.at <= now - event.agoMs)
     state.closed = null;
-  const beginning = event.kind === 'admit' ? { setting: event.admission.setting } : {};
-  change(run, { key: by.bucket, by, ...beginning }, (bucket) => {
+  change(run, key, event.kind === 'admit' ? event.admission.setting : null, (bucket) => {
     bucket.replicas.set(replica, now);
     const result = apply(bucket, { replica, event }, now);
     reply = result.reply;
     if (!result.closes) return result;
-    run.closed.push({ bucket: by.bucket, closedMs: closedMs(bucket, now) });
+    run.closed.push({ bucket: key, closedMs: closedMs(bucket, now) });
     if (event.kind === 'settle' && event.settlement.kind === 'throttled')
       closeAll(state, { ...event.settlement, closedMs: event.settlement.closeMs }, now);
     return result;
@@ -172,43 +156,27 @@ type ReserveEvent = Extract<BucketEvent, { kind: 'reserve' }>;
  * A call that was sent under a grant which the state does not have holds its place again. A ticket that was granted anew meanwhile keeps
  * that grant: its owner goes on under it.
  */
-function putBack(run: Run, by: LogEvent, call: SentCall): void {
-  const { state, replica, now } = run;
-  change(run, { key: call.bucket, by, setting: call.setting }, (bucket) => {
-    applySettings(bucket, call.setting, now);
-    const lane = laneFor(bucket, call.lane, call.laneSetting);
-    const ticket = bucket.tickets.get(call.ticket) ?? ticketOf(call, replica, state.leaseMs);
-    if (ticket.lease !== null || bucket.leases.has(call.lease)) return pumpLater(bucket, now);
+function putBack({ bucket: key, lease: token, admission }: SentCall, run: Run): void {
+  const { replica, now } = run;
+  change(run, key, admission.setting, (bucket) => {
+    applySettings(bucket, admission.setting, now);
+    const lane = laneFor(bucket, admission.lane, admission);
+    const ticket =
+      bucket.tickets.get(admission.ticket) ?? ticketOf(admission, replica, orderOf(admission, now));
+    if (ticket.lease !== null || bucket.leases.has(token)) return pumpLater(bucket, now);
     bucket.tickets.set(ticket.id, ticket);
-    grantAs(bucket, { lane, ticket, token: call.lease }, now);
-    const lease = bucket.leases.get(call.lease);
+    grantAs(bucket, { lane, ticket, token }, now);
+    const lease = bucket.leases.get(token);
     if (lease !== undefined) confirm(lane, lease);
     return pumpLater(bucket, now);
   });
 }
 
-const ticketOf = (
-  { ticket, lane, order, callClass, costs, caller }: SentCall,
-  replica: ReplicaId,
-  leaseMs: number,
-): Ticket => ({
-  id: ticket,
-  lane,
-  replica,
-  order,
-  callClass,
-  costs,
-  document: null,
-  leaseMs,
-  lease: null,
-  ...(caller === undefined ? {} : { caller }),
-});
-
 /** Units of ended calls count as taken now, and what they closed is closed from now on: later than they were, so for rather too long. */
-function charge(run: Run, by: LogEvent, used: UsedUnits): void {
+function charge(used: UsedUnits, run: Run): void {
   const { state, now } = run;
   const { bucket: key, setting, costs, closedMs: ms } = used;
-  change(run, { key, by, setting }, (bucket) => {
+  change(run, key, setting, (bucket) => {
     applySettings(bucket, setting, now);
     for (const [name, units] of costEntries(costs)) {
       const meter = meterOf(bucket, name, now);
@@ -280,7 +248,7 @@ function visit(run: Run, key: BucketKey): void {
   const known = state.buckets.get(key);
   if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
   if (hasUpkeep) state.upkeepDue.delete(key);
-  change(run, { key, by: null }, (bucket) => {
+  change(run, key, null, (bucket) => {
     const { grants, nextAt } = hasUpkeep ? upkeep(bucket, now) : pump(bucket, now);
     const isLeft = nextAt !== null && nextAt <= now;
     // What could not be done now is not tried again within this entry.
@@ -288,22 +256,19 @@ function visit(run: Run, key: BucketKey): void {
   });
 }
 
-interface Change {
-  readonly key: BucketKey;
-  /** What makes the change; `null` = time. */
-  readonly by: LogEvent | null;
-  /** Where there is no bucket, one begins under this setting; absent: nothing is changed then. */
-  readonly setting?: BucketSetting;
-}
-
 /**
- * Changes a bucket, and notes when more is due in it. What fails there is a defect, and the bucket is discarded: at every replica alike,
- * so that their states stay equal.
+ * Changes a bucket, and notes when more is due in it. Where there is none, one begins under `setting` (`null`: nothing is changed then). What
+ * fails there is a defect, and the bucket is discarded: at every replica alike, so that their states stay equal.
  */
-function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) => Effects): void {
+function change(
+  run: Run,
+  key: BucketKey,
+  setting: BucketSetting | null,
+  act: (bucket: Bucket) => Effects,
+): void {
   const { state, now } = run;
   try {
-    const bucket = state.buckets.get(key) ?? (setting === undefined ? null : begin(run, key, setting));
+    const bucket = state.buckets.get(key) ?? (setting === null ? null : begin(run, key, setting));
     if (bucket === null) return;
     bringUpToDate(state, bucket, now);
     if (isClosedWithAll(state, bucket, now))
@@ -314,7 +279,7 @@ function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) =>
     schedule(run, key, { bucket, nextAt });
   } catch (error) {
     forgetBucket(state, key);
-    run.emptied.push({ bucket: key, event: by, error });
+    run.failures.push(error);
   }
 }
 

@@ -33,8 +33,12 @@ import {
   type Settlement,
   type WaitForecast,
 } from '../limiter.ts';
+import type { Bucket } from '../policy/bucket-state.policy.ts';
+import { forecast, forecastFirst } from '../policy/forecast.policy.ts';
+import { ceilingOf } from '../policy/lanes.policy.ts';
 import { Shard, type ShardParts } from './shard.ts';
 import type { LogEvent } from './state.ts';
+import { callersIn, keptSlotsIn, reservedIn, snapshotOf } from './views.ts';
 
 /** A log that nobody has used for so long is left, if it is kept elsewhere; its next call joins it in one round trip. Milliseconds. */
 const defaultIdleMs = 60_000;
@@ -70,7 +74,7 @@ export class SharedLimiter {
     this.#sweptAt = parts.clock.monotonic();
   }
 
-  /** Enters the ticket into its lane. Idempotent by ticket. */
+  /** Enters the ticket into its lane. A ticket is entered once. */
   admit(admission: Admission): Promise<AdmissionReply> {
     return this.#of(admission.bucket).admit(admission);
   }
@@ -80,39 +84,22 @@ export class SharedLimiter {
     return this.#of(admission.bucket).reserve(admission, reserving);
   }
 
-  /** How many reservations of a ceiling are kept, as far as this replica knows. */
-  reserved(ceiling: CeilingKey): number {
-    let count = 0;
-    for (const shard of this.#shards.values()) count += shard.reserved(ceiling);
-    return count;
-  }
-
-  /** The callers of a lane that have calls there now, as far as this replica knows. */
-  callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[] {
-    return this.#known(bucket)?.callers(bucket, lane) ?? [];
-  }
-
-  /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
-  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
-    return this.#known(bucket)?.keptSlots(bucket, ceiling, ticket) ?? null;
-  }
-
   /** Ends a lease, once; late or repeated settlements are ignored. */
-  settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-    return this.#known(grant.bucket)?.settle(grant, settlement, lesson) ?? Promise.resolve();
+  async settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    await this.#known(grant.bucket)?.settle(grant, settlement, lesson);
   }
 
   /** Learns from a response whose call is still in flight (streams). */
-  learn(grant: Grant, lesson: Lesson): Promise<void> {
-    return this.#known(grant.bucket)?.learn(grant, lesson) ?? Promise.resolve();
+  async learn(grant: Grant, lesson: Lesson): Promise<void> {
+    await this.#known(grant.bucket)?.learn(grant, lesson);
   }
 
   /**
    * The granted call took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. Reported only
    * at the edge and when leaving it, so that no later call slips into the last slot before an earlier one.
    */
-  slotTaken(grant: Grant, edge: CeilingEdge | null): Promise<void> {
-    return this.#known(grant.bucket)?.slotTaken(grant, edge) ?? Promise.resolve();
+  async slotTaken(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    await this.#known(grant.bucket)?.slotTaken(grant, edge);
   }
 
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
@@ -149,41 +136,81 @@ export class SharedLimiter {
     await this.#known(bucket)?.cancel(bucket, ticket);
   }
 
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#cancelSweep?.();
+    await Promise.all(this.#shards.values().map((shard) => shard.close()));
+  }
+
+  // What this replica knows
+
+  /** How many reservations of a ceiling are kept. */
+  reserved(ceiling: CeilingKey): number {
+    let count = 0;
+    for (const { copy } of this.#shards.values()) count += reservedIn(copy.state, ceiling, copy.log.now());
+    return count;
+  }
+
+  /** The callers of a lane that have calls there now. */
+  callers(key: BucketKey, lane: LaneKey): readonly CallerNow[] {
+    return this.#look(key, (bucket) => callersIn(bucket, lane)) ?? [];
+  }
+
+  /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
+  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
+    const { state, log } = this.#known(bucket)?.copy ?? {};
+    return state === undefined ? null : keptSlotsIn(state, { bucket, ceiling, ticket }, log?.now() ?? 0);
+  }
+
   /**
    * Current expected wait of a ticket that already waits; `null` if it does not wait. `serviceMs`: how long calls are known to take, beside
    * what those of the bucket have taken.
    */
-  async forecast(bucket: BucketKey, ticket: TicketId, serviceMs = 0): Promise<WaitForecast | null> {
-    return this.#known(bucket)?.forecast(bucket, ticket, serviceMs) ?? null;
+  async forecast(key: BucketKey, ticket: TicketId, serviceMs = 0): Promise<WaitForecast | null> {
+    return this.#look(key, (bucket, now) => forecast(bucket, ticket, now, serviceMs));
   }
 
   /** Whether a response of the bucket has stated how many requests its upstream allows, or how many cost points. */
-  statesLimit(bucket: BucketKey): boolean {
-    return this.#known(bucket)?.statesLimit(bucket) ?? false;
+  statesLimit(key: BucketKey): boolean {
+    const isStated = ({ meters }: Bucket): boolean =>
+      meters
+        .values()
+        .some(({ name, reported }) => reported !== null && (name.startsWith('requests') || name === 'cost'));
+    return this.#look(key, isStated) ?? false;
   }
 
   /**
-   * What holds the first waiting ticket of a lane for longest, from what this replica knows: for how long it is held, milliseconds, about,
-   * and why. `null` = none waits.
+   * What holds the first waiting ticket of a lane for longest: for how long it is held, milliseconds, about, and why. `null` = none
+   * waits.
    */
-  forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
-    return this.#known(bucket)?.forecastFirst(bucket, lane) ?? null;
+  forecastFirst(key: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
+    return this.#look(key, (bucket, now) => forecastFirst(bucket, lane, now));
   }
 
-  /** What replicas have reported of the ceiling of a lane, as far as this one has heard; `null` = it has many slots. */
-  laneCeiling(bucket: BucketKey, lane: LaneKey): LaneCeiling | null {
-    return this.#known(bucket)?.laneCeiling(bucket, lane) ?? null;
+  /** What replicas have reported of the ceiling of a lane; `null` = it has many slots. */
+  laneCeiling(key: BucketKey, lane: LaneKey): LaneCeiling | null {
+    return this.#look(key, ({ lanes }, now) => {
+      const known = lanes.get(lane);
+      return known === undefined ? null : ceilingOf(known, now);
+    });
   }
 
-  /** State of the buckets this replica has touched, for gauges and activity. */
+  /** State of the buckets this replica has touched. What waits and what is in flight are calls of this replica. */
   snapshot(): readonly BucketSnapshot[] {
-    return [...this.#shards.values()].flatMap((shard) => shard.snapshot(this.#buckets));
+    return [...this.#shards.values()].flatMap((shard) => {
+      const { state, log } = shard.copy;
+      const own = shard.counts();
+      return [...state.buckets].flatMap(([key, bucket]) => {
+        const counts = own.get(key) ?? { waiting: 0, inFlight: 0 };
+        return this.#buckets.has(key) ? { ...snapshotOf(key, bucket, log.now()), ...counts } : [];
+      });
+    });
   }
 
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    this.#cancelSweep?.();
-    await Promise.all([...this.#shards.values()].map((shard) => shard.close()));
+  #look<T>(key: BucketKey, at: (bucket: Bucket, now: number) => T): T | null {
+    const { state, log } = this.#known(key)?.copy ?? {};
+    const bucket = state?.buckets.get(key);
+    return bucket === undefined || log === undefined ? null : at(bucket, log.now());
   }
 
   #known(bucket: BucketKey): Shard | undefined {
@@ -217,16 +244,16 @@ export class SharedLimiter {
     this.#sweptAt = clock.monotonic();
     const since = this.#sweptAt - this.#idleMs;
     for (const [key, shard] of this.#shards) {
-      const { unusedSince } = shard;
+      const { unusedSince, copy } = shard;
       if (unusedSince === null || unusedSince > since) continue;
-      if (!isKeptElsewhere) shard.tick();
-      if (!isKeptElsewhere && !shard.isEmpty) continue;
+      // Time has gone on: what is of no use any more is forgotten.
+      if (!isKeptElsewhere) copy.say({ kind: 'tick' });
+      if (!isKeptElsewhere && copy.state.buckets.size > 0) continue;
       this.#shards.delete(key);
       shard.close().catch(this.#parts.onFailure);
     }
-    for (const bucket of this.#buckets) {
-      if (this.#known(bucket)?.hasBucket(bucket) !== true) this.#buckets.delete(bucket);
-    }
+    for (const bucket of this.#buckets)
+      if (this.#look(bucket, () => true) === null) this.#buckets.delete(bucket);
     if (isKeptElsewhere && this.#shards.size > 0) this.#sweepLater();
   }
 }

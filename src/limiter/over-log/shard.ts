@@ -5,13 +5,15 @@
  *                                    ├─ waits … granted by a later entry ─┐
  *                                    └─ granted ──────────────────────────┴─ guard of its lane ─ sent ─ settled
  *
- * Owns: the calls and their states; in which copy they are (that of the shared log, or of the time alone while it is away).
- * Does not own: any decision (`fold.ts`), how entries come (`log/`), what to do about what was lost (`reconcile.ts`).
- * Keeps: a call is sent after this replica has applied the entry that grants it; a refusal out of the copy writes nothing (11).
+ * Owns: the calls and their states; in which copy they are (that of the shared log, or of the time alone while it is away); what becomes of
+ * them where entries were lost. Does not own: any decision (`fold.ts`), how entries come (`log/`).
+ * Keeps: a call is sent after this replica has applied the entry that grants it; a refusal out of the copy writes nothing (11). After a
+ * loss a call that waits is in its lane again at its position (7), one that was sent holds its place and is not sent again (8), and nothing
+ * stays in the state that no call here stands behind (9).
  */
-import type { CancelTimer, Clock } from '../../clock.ts';
+import type { CancelTimer } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
-import type { BucketKey, CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { BucketKey, LaneKey, LeaseToken, TicketId } from '../../ids.ts';
 import type { Entry, Joined, Log, Urgency } from '../../log/log.ts';
 import { retryUnavailableMs, type WhenDown } from '../when-down.policy.ts';
 import {
@@ -19,12 +21,8 @@ import {
   type Admission,
   isCapped,
   type AdmissionReply,
-  type BucketSnapshot,
-  type CallerNow,
   type CeilingEdge,
   type Grant,
-  type KeptSlots,
-  type LaneCeiling,
   type Lesson,
   type LimiterListener,
   type Position,
@@ -32,33 +30,26 @@ import {
   type Reserved,
   type Reserving,
   type Settlement,
-  type WaitForecast,
 } from '../limiter.ts';
 import { refusalShown } from '../policy/admit.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
-import { allWaiting, orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
-import { ceilingOf } from '../policy/lanes.policy.ts';
+import { allWaiting, type Lease, orderUnit, sequencePerMs } from '../policy/bucket-state.policy.ts';
+import { forecast } from '../policy/forecast.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
-import { forecast, forecastFirst } from '../policy/forecast.policy.ts';
 import {
-  closingBy,
   EndedCalls,
   type HeldGrant,
   isRequeued,
-  type Origin,
   type OwnCall,
   type SettleEvent,
   usedBy,
   withoutRequeue,
 } from './own-call.ts';
 import { Alone } from './alone.ts';
-import { callersIn, snapshotOf } from './bucket-snapshot.ts';
-import { Copy, type CopyUser, type Heard } from './copy.ts';
-import { keptSlotsIn, reservedIn } from './reserved.ts';
+import { Copy, type CopyParts, type Heard } from './copy.ts';
 import type { LaneGuard } from './lane-guard.ts';
-import { remedyFor, standingOf, ticketsOf } from './reconcile.ts';
-import type { EntryEffects, SentCall, LogEvent, UsedUnits } from './state.ts';
+import type { EntryEffects, LogEvent, SentCall, SharedGrant, UsedUnits } from './state.ts';
 
 /** While this replica has calls it is heard of this often, and looks whether the state has them. Milliseconds. */
 const beatMs = 1_000;
@@ -67,17 +58,13 @@ const guardRetryMs = 50;
 /** Events that are said again after the log was away, at most; the oldest are left out. */
 const maxUnsaid = 1_000;
 
-export interface ShardParts {
-  readonly clock: Clock;
-  readonly replica: ReplicaId;
+export interface ShardParts extends CopyParts {
   readonly log: Log<LogEvent>;
   readonly listener: LimiterListener;
   /** Of serialized lanes; `null` = no other replica makes grants, so that the log alone keeps them. */
   readonly guard: LaneGuard | null;
   /** What this replica does while the log is away. */
   readonly whenDown: () => WhenDown;
-  /** How long a lease lives, milliseconds. */
-  readonly leaseMs: number;
   /** Living replicas, this one among them. */
   readonly replicas: () => number;
   /** Puts this replica's sends of the last minute back under their ceilings, where Redis has lost them. Never rejects. */
@@ -91,34 +78,11 @@ export interface ShardParts {
   readonly onLeaseLost: (reason: LeaseLostReason) => void;
 }
 
-type Phase =
-  /** The copy has not joined the log yet: arriving calls enter when it has. */
-  | { readonly kind: 'joining' }
-  | { readonly kind: 'joined' }
-  /** The log is away: arriving calls are refused, the others wait. */
-  | { readonly kind: 'away' }
-  /** The log is away: the calls are in a log of this replica. */
-  | { readonly kind: 'alone'; readonly alone: Alone }
-  | { readonly kind: 'closed' };
-
 /** A grant as this replica hears of it. */
-interface HeardGrant extends Omit<Grant, 'holdsPlace'> {
-  /** Of the lease, on the log's time. */
-  readonly expiresAt: number;
-  readonly origin: Origin;
-  /** It was made too long ago to be used. */
-  readonly isLate: boolean;
-}
+type HeardGrant = Omit<SharedGrant, 'replica' | 'at'> & Pick<HeldGrant, 'grantedBy'>;
 
 /** What is said again if it is lost: it concerns no call's own place. */
-type Repeatable = Extract<BucketEvent, { kind: 'learn' | 'reconfigure' | 'wake' | 'open' }>;
-
-interface Unsaid {
-  readonly bucket: BucketKey;
-  readonly event: Repeatable;
-  /** It was heard, or the log is away. May be called again. */
-  readonly done: () => void;
-}
+type Repeatable = Extract<BucketEvent, { kind: 'reconfigure' | 'open' }>;
 
 const unavailable: AdmissionReply = {
   kind: 'refused',
@@ -129,22 +93,36 @@ const unavailable: AdmissionReply = {
 export class Shard {
   readonly #parts: ShardParts;
   readonly #shared: Copy;
-  readonly #calls = new Map<TicketId, OwnCall>();
-  /** Calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
-  readonly #left = new Map<LeaseToken, OwnCall>();
+  /** By ticket; calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
+  readonly #calls = new Map<TicketId | LeaseToken, OwnCall>();
   readonly #ended: EndedCalls;
-  readonly #unsaid: Unsaid[] = [];
-  #phase: Phase = { kind: 'joining' };
+  #unsaid: { readonly bucket: BucketKey; readonly event: Repeatable }[] = [];
+  /** What was used alone, if the log went away again before that was heard. */
+  #unreported: readonly UsedUnits[] = [];
+  /** The calls are in a log of this replica while the shared one is away; `null` = in the shared one. */
+  #alone: Alone | null = null;
+  /** `refuses`: the log is away; arriving calls are refused, the others wait. */
+  #phase: 'serves' | 'refuses' | 'closed' = 'serves';
   #cancelBeat: CancelTimer | null = null;
   #usedAt: number;
 
   constructor(parts: ShardParts) {
-    const { clock, replica, leaseMs, log } = parts;
     this.#parts = parts;
-    this.#ended = new EndedCalls(clock);
-    this.#usedAt = clock.monotonic();
-    this.#shared = new Copy({ clock, replica, leaseMs, log, user: this.#userOfShared() });
+    this.#ended = new EndedCalls(parts.clock);
+    this.#usedAt = parts.clock.monotonic();
+    this.#shared = new Copy(parts, parts.log, {
+      ...this.#user,
+      onJoined: (joined) => this.#onJoined(joined),
+      onAway: () => this.#onAway(),
+    });
   }
+
+  readonly #user = {
+    onApplied: (effects: EntryEffects, entry: Entry<LogEvent>, agoMs: number) =>
+      this.#onApplied(effects, entry, agoMs),
+    /** Any entry may grant a call that waits here. */
+    awaitsOthers: () => this.#calls.values().some(({ state }) => state.kind === 'waiting'),
+  };
 
   /** Joins the log. */
   begin(): void {
@@ -153,31 +131,20 @@ export class Shard {
 
   /** Since when nobody has used it, monotonic milliseconds; `null` = it has calls. */
   get unusedSince(): number | null {
-    return this.#calls.size + this.#left.size > 0 ? null : this.#usedAt;
+    return this.#calls.size > 0 ? null : this.#usedAt;
   }
 
-  hasBucket(bucket: BucketKey): boolean {
-    return this.#copy.state.buckets.has(bucket);
-  }
-
-  /** The log has no bucket: nothing was learned that is still of use. */
-  get isEmpty(): boolean {
-    return this.#copy.state.buckets.size === 0;
-  }
-
-  /** Time has gone on: what is of no use any more is forgotten. */
-  tick(): void {
-    this.#copy.say({ kind: 'tick' });
+  /** The copy in which this replica's calls are. */
+  get copy(): Copy {
+    return this.#alone?.copy ?? this.#shared;
   }
 
   admit(admission: Admission): Promise<AdmissionReply> {
     this.#touch();
-    const known = this.#calls.get(admission.ticket);
-    if (known !== undefined) return Promise.resolve(this.#replyAgain(known));
     // This replica may have heard meanwhile of how many it is one.
-    if (this.#phase.kind === 'away' && this.#parts.whenDown() === 'local') this.#goAlone();
-    if (this.#phase.kind === 'away' || this.#phase.kind === 'closed') return Promise.resolve(unavailable);
-    const stored = this.#copy.isJoined ? this.#stored(admission, true) : null;
+    if (this.#phase === 'refuses' && this.#parts.whenDown() === 'local') this.#goAlone();
+    if (this.#phase !== 'serves') return Promise.resolve(unavailable);
+    const stored = this.copy.isJoined ? this.#stored(admission, true) : null;
     const refusal = stored === null ? null : this.#refusalFromCopy(admission.bucket, stored);
     if (refusal !== null) return Promise.resolve(refusal);
     return new Promise((answer) => this.#enter(this.#keep(admission, answer), stored));
@@ -199,36 +166,22 @@ export class Shard {
 
   /** As of the port. While the log is away nothing can be kept in it. */
   reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null> {
-    if (!this.#copy.isJoined) return Promise.resolve(null);
     this.#touch();
+    if (!this.copy.isJoined) return Promise.resolve(null);
     const event = { kind: 'reserve', admission: this.#stored(admission, true), reserving } as const;
     return new Promise((resolve) => {
-      const hear = (heard: Heard): void =>
-        resolve(heard !== 'lost' && heard?.kind === 'reserved' ? heard : null);
-      this.#copy.say({ kind: 'in', bucket: admission.bucket, event }, hear);
+      this.copy.say({ kind: 'in', bucket: admission.bucket, event }, (heard) =>
+        resolve(heard !== 'lost' && heard?.kind === 'reserved' ? heard : null),
+      );
     });
-  }
-
-  reserved(ceiling: CeilingKey): number {
-    const { state, log } = this.#copy;
-    return reservedIn(state, ceiling, log.now());
-  }
-
-  callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[] {
-    const known = this.#copy.state.buckets.get(bucket);
-    return known === undefined ? [] : callersIn(known, lane);
-  }
-
-  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
-    const { state, log } = this.#copy;
-    return state.reserving.size === 0 ? null : keptSlotsIn(state, { bucket, ceiling, ticket }, log.now());
   }
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
     this.#touch();
-    const found = this.#sentBy(grant);
-    if (found === null) return Promise.resolve();
-    const { call, held, hasLeft } = found;
+    const call = this.#sentBy(grant);
+    if (call === null) return Promise.resolve();
+    const { admission, held } = call;
+    const hasLeft = this.#calls.has(grant.lease);
     const settle: SettleEvent = {
       kind: 'settle',
       lease: held.lease,
@@ -236,28 +189,22 @@ export class Shard {
       lesson: lesson === null ? null : this.#timed(lesson),
     };
     if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
-    this.#noteEnded(call, held, settle.settlement);
+    this.#noteEnded(admission, held, settle.settlement);
+    if (isRequeued(settle.settlement)) call.own.state = { kind: 'waiting' };
+    else this.#calls.delete(hasLeft ? grant.lease : grant.ticket);
     const hear = (heard: Heard): void => {
       const isGone = heard !== 'lost' && heard?.kind === 'lease' && !heard.known;
-      if (isGone && isCapped(call.admission)) this.#parts.onLeaseLost('expired');
+      if (isGone && isCapped(admission)) this.#parts.onLeaseLost('expired');
     };
-    if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle, hear);
-    if (hasLeft) this.#left.delete(grant.lease);
-    else this.#calls.delete(grant.ticket);
-    return this.#say(grant.bucket, settle, hear, this.#isAwaited(call, settle) ? 'now' : 'soon');
+    return this.#say(grant.bucket, settle, hear, this.#isAwaited(admission, settle) ? 'now' : 'soon');
   }
 
   learn(grant: Grant, lesson: Lesson): Promise<void> {
-    const lease = this.#sentBy(grant)?.held.lease;
-    if (lease === undefined) return Promise.resolve();
-    return this.#sayOrRepeat(grant.bucket, { kind: 'learn', lease, lesson: this.#timed(lesson) });
+    return this.#sayOf(grant, ({ lease }) => ({ kind: 'learn', lease, lesson: this.#timed(lesson) }));
   }
 
   slotTaken(grant: Grant, edge: CeilingEdge | null): Promise<void> {
-    const lease = this.#sentBy(grant)?.held.lease;
-    return lease === undefined
-      ? Promise.resolve()
-      : this.#say(grant.bucket, { kind: 'slot_taken', lease, edge });
+    return this.#sayOf(grant, ({ lease }) => ({ kind: 'slot_taken', lease, edge }));
   }
 
   async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
@@ -266,24 +213,16 @@ export class Shard {
       if (call.admission.bucket !== bucket) continue;
       call.admission = { ...call.admission, ...byLane.get(call.admission.lane), setting };
     }
-    const event = { kind: 'reconfigure', setting, lanes } as const;
-    if (this.#phase.kind === 'alone') {
-      const share = this.#phase.alone.reconfigure(bucket, setting);
-      await this.#say(bucket, { ...event, setting: share });
-    }
-    await this.#sayToAll(bucket, event);
+    await this.#sayToAll(bucket, { kind: 'reconfigure', setting, lanes });
   }
 
-  async wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
-    if (this.#phase.kind === 'alone') await this.#say(bucket, { kind: 'wake', lane });
-    else await this.#sayToAll(bucket, { kind: 'wake', lane });
+  wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
+    return this.#say(bucket, { kind: 'wake', lane });
   }
 
   async open(bucket: BucketKey, agoMs: number): Promise<void> {
     this.#touch();
-    const event = { kind: 'open', agoMs } as const;
-    if (this.#phase.kind === 'alone') await this.#say(bucket, event);
-    await this.#sayToAll(bucket, event);
+    await this.#sayToAll(bucket, { kind: 'open', agoMs });
   }
 
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
@@ -295,95 +234,36 @@ export class Shard {
     switch (call.state.kind) {
       case 'entering':
       case 'waiting':
-      case 'returning':
         return this.#say(bucket, { kind: 'cancel', ticket });
       case 'guarding':
-        return this.#say(bucket, drop(call.state.held.lease));
+        return this.#say(bucket, ended(call.state.held.lease, { kind: 'dropped' }));
       case 'sent':
         // Its call settles the grant.
-        this.#left.set(call.state.held.grant.lease, call);
+        this.#calls.set(call.state.held.grant.lease, call);
         return Promise.resolve();
     }
   }
 
-  forecast(bucket: BucketKey, ticket: TicketId, serviceMs = 0): WaitForecast | null {
-    const { state, log } = this.#copy;
-    const known = state.buckets.get(bucket);
-    return known === undefined ? null : forecast(known, ticket, log.now(), serviceMs);
-  }
-
-  statesLimit(bucket: BucketKey): boolean {
-    for (const [meter, { reported }] of this.#copy.state.buckets.get(bucket)?.meters ?? [])
-      if (reported !== null && (meter.startsWith('requests') || meter === 'cost')) return true;
-    return false;
-  }
-
-  forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
-    const { state, log } = this.#copy;
-    const known = state.buckets.get(bucket);
-    return known === undefined ? null : forecastFirst(known, lane, log.now());
-  }
-
-  laneCeiling(bucket: BucketKey, key: LaneKey): LaneCeiling | null {
-    const { state, log } = this.#copy;
-    const lane = state.buckets.get(bucket)?.lanes.get(key);
-    return lane === undefined ? null : ceilingOf(lane, log.now());
-  }
-
-  /** The state of those of these buckets that the log has. What waits and what is in flight are calls of this replica. */
-  snapshot(buckets: ReadonlySet<BucketKey>): readonly BucketSnapshot[] {
-    const { state, log } = this.#copy;
-    const now = log.now();
-    const own = this.#countCalls();
-    return [...state.buckets].flatMap(([key, bucket]) => {
-      if (!buckets.has(key)) return [];
-      return { ...snapshotOf(key, bucket, now), ...(own.get(key) ?? { waiting: 0, inFlight: 0 }) };
-    });
+  /** How many calls of this replica wait in each bucket, and are in flight. */
+  counts(): ReadonlyMap<BucketKey, { waiting: number; inFlight: number }> {
+    const counts = new Map<BucketKey, { waiting: number; inFlight: number }>();
+    for (const { admission, state } of this.#calls.values()) {
+      const count = counts.get(admission.bucket) ?? { waiting: 0, inFlight: 0 };
+      count[state.kind === 'sent' || state.kind === 'guarding' ? 'inFlight' : 'waiting'] += 1;
+      counts.set(admission.bucket, count);
+    }
+    return counts;
   }
 
   /** Takes what waits out of its lanes, and leaves the log. Leases of calls under way end by themselves. */
   async close(): Promise<void> {
-    const waiting = [...this.#calls.values()].filter(({ state }) => state.kind !== 'sent');
-    for (const { admission } of waiting) void this.cancel(admission.bucket, admission.ticket);
-    const { alone } = this.#phase.kind === 'alone' ? this.#phase : { alone: null };
-    this.#phase = { kind: 'closed' };
-    for (const { done } of this.#unsaid) done();
+    for (const { admission, state } of this.#calls.values())
+      if (state.kind !== 'sent') void this.cancel(admission.bucket, admission.ticket);
+    this.#phase = 'closed';
     this.#cancelBeat?.();
-    this.#cancelBeat = null;
-    await alone?.copy.close();
-    const isUnderWay = this.#calls.size + this.#left.size > 0;
-    if (!isUnderWay) this.#shared.say({ kind: 'leave' });
+    void this.#alone?.copy.close();
+    if (this.#calls.size === 0) this.#shared.say({ kind: 'leave' });
     await this.#shared.close();
-  }
-
-  /** The copy in which this replica's calls are. */
-  get #copy(): Copy {
-    return this.#phase.kind === 'alone' ? this.#phase.alone.copy : this.#shared;
-  }
-
-  /** What is asked before a call of the lane is sent; `null` = nothing is. */
-  #guardOf({ admission: { maxInFlight } }: OwnCall): LaneGuard | null {
-    return maxInFlight === 1 && this.#phase.kind !== 'alone' ? this.#parts.guard : null;
-  }
-
-  #userOfShared(): CopyUser {
-    return {
-      onApplied: (effects, entry, agoMs) =>
-        this.#onApplied(effects, entry, { agoMs, origin: { kind: 'log', sequence: entry.sequence } }),
-      onJoined: (joined) => this.#onJoined(joined),
-      onAway: () => this.#onAway(),
-      awaitsOthers: () => this.#hasWaiting(),
-    };
-  }
-
-  #userOfAlone(): CopyUser {
-    return {
-      onApplied: (effects, entry, agoMs) =>
-        this.#onApplied(effects, entry, { agoMs, origin: { kind: 'alone' } }),
-      onJoined: (joined) => this.#reconcile(joined, []),
-      onAway: () => {},
-      awaitsOthers: () => this.#hasWaiting(),
-    };
   }
 
   // ── entering
@@ -396,110 +276,80 @@ export class Shard {
 
   #enter(call: OwnCall, stored: StoredAdmission | null = null): void {
     call.state = { kind: 'entering' };
-    if (!this.#copy.isJoined) return;
-    const { bucket } = call.admission;
+    if (!this.copy.isJoined) return;
     const admission = stored ?? this.#stored(call.admission, call.answer !== null);
-    this.#copy.say({ kind: 'admit', bucket, admission }, (heard) => this.#onAdmitHeard(call, heard));
-  }
-
-  #onAdmitHeard(call: OwnCall, heard: Heard): void {
-    if (heard === 'lost' || !this.#isHere(call) || call.state.kind !== 'entering') return;
-    if (heard?.kind === 'granted' || heard?.kind === 'queued') {
-      call.admission = { ...call.admission, position: { kind: 'kept', order: heard.order } };
-      call.state = { kind: 'waiting' };
-      // A grant is taken with the other grants of its entry.
-      if (heard.kind === 'granted') return;
-      const { forecastMs, ahead, heldBy } = heard;
-      return answer(call, { kind: 'queued', forecastMs, ahead, heldBy });
-    }
-    this.#calls.delete(call.admission.ticket);
-    answer(call, heard?.kind === 'refused' ? heard : unavailable);
-  }
-
-  /** The call is asked about again, while it is here. */
-  #replyAgain({ admission, state }: OwnCall): AdmissionReply {
-    if (state.kind === 'sent') return { kind: 'granted', grant: state.held.grant };
-    const expected = this.forecast(admission.bucket, admission.ticket);
-    if (expected === null) return queuedWithoutForecast;
-    const { waitMs: forecastMs, ahead, heldBy } = expected;
-    return { kind: 'queued', forecastMs, ahead, heldBy };
+    this.copy.say({ kind: 'admit', bucket: call.admission.bucket, admission }, (heard) => {
+      if (heard === 'lost' || !this.#isHere(call) || call.state.kind !== 'entering') return;
+      if (heard?.kind === 'granted' || heard?.kind === 'queued') {
+        keepPosition(call, heard.order);
+        call.state = { kind: 'waiting' };
+        // A grant is taken with the other grants of its entry.
+        if (heard.kind === 'granted') return;
+        const { forecastMs, ahead, heldBy } = heard;
+        return answer(call, { kind: 'queued', forecastMs, ahead, heldBy });
+      }
+      this.#calls.delete(call.admission.ticket);
+      answer(call, heard?.kind === 'refused' ? heard : unavailable);
+    });
   }
 
   /** Spares the log an entry, where one is sent to Redis. */
   #refusalFromCopy(key: BucketKey, admission: StoredAdmission): AdmissionReply | null {
-    const { log, state } = this.#copy;
+    const { log, state } = this.copy;
     const bucket = log.mayLose ? state.buckets.get(key) : undefined;
     return bucket === undefined ? null : refusalShown(bucket, admission, log.now());
   }
 
   /** The admission as the log takes it. A call that must not be refused any more comes with its order. */
-  #stored(admission: Admission, mayBeRefused: boolean): StoredAdmission {
-    const { bucket, setting, caller, reservation } = admission;
-    const stored = {
-      ticket: admission.ticket,
-      lane: admission.lane,
-      position: this.#storedPosition(admission, mayBeRefused),
-      urgency: admission.urgency,
-      callClass: admission.callClass,
-      costs: admission.costs,
-      document: admission.document,
-      maxQueued: admission.maxQueued,
-      maxWaitMs: admission.maxWaitMs,
-      leaseMs: this.#parts.leaseMs,
-      setting: this.#phase.kind === 'alone' ? this.#phase.alone.settingOf(bucket, setting) : setting,
-      weight: admission.weight,
-      maxInFlight: admission.maxInFlight,
-      perMinute: admission.perMinute,
-      ceilingTag: admission.ceilingTag,
-    };
-    const named = caller === undefined ? stored : { ...stored, caller };
-    return reservation === undefined ? named : { ...named, reservation };
-  }
-
-  #storedPosition({ position, urgency }: Admission, mayBeRefused: boolean): StoredAdmission['position'] {
-    if (position.kind === 'kept') return position;
-    const at = this.#copy.arrivalAt(position.at);
-    if (mayBeRefused) return { kind: 'arrival', at };
-    return { kind: 'kept', order: urgency * orderUnit + Math.floor(Math.max(0, at) * sequencePerMs) };
+  #stored({ bucket, ...admission }: Admission, mayBeRefused: boolean): StoredAdmission {
+    const { leaseMs } = this.#parts;
+    const setting = this.#alone?.settingOf(bucket, admission.setting) ?? admission.setting;
+    if (admission.position.kind === 'kept')
+      return { ...admission, position: admission.position, setting, leaseMs };
+    const at = this.copy.arrivalAt(admission.position.at);
+    const order = admission.urgency * orderUnit + Math.floor(Math.max(0, at) * sequencePerMs);
+    const position = mayBeRefused ? ({ kind: 'arrival', at } as const) : ({ kind: 'kept', order } as const);
+    return { ...admission, position, setting, leaseMs };
   }
 
   // ── grants
 
   #onApplied(
-    { grants, closed, beginsTerm, emptied }: EntryEffects,
-    { term, replica }: Entry<LogEvent>,
-    { agoMs, origin }: { readonly agoMs: number; readonly origin: Origin },
+    { grants, closed, beginsTerm, failures }: EntryEffects,
+    { term, replica, sequence }: Entry<LogEvent>,
+    agoMs: number,
   ): void {
-    const { listener, onFailure, leaseMs } = this.#parts;
-    for (const { error } of emptied) onFailure(error);
+    const { listener, onFailure, leaseMs, replica: self } = this.#parts;
+    for (const failure of failures) onFailure(failure);
     for (const { bucket, closedMs } of closed) listener.onClosed(bucket, closedMs);
     // For its own entries this replica waits, however long they take, as long as most of a lease is left: a grant that goes back is
     // made again by the entry that says so, and so it is used at last.
-    const isOwn = replica === this.#parts.replica;
-    const isLate = isOwn ? agoMs > leaseMs / 3 : isTooLate(agoMs);
-    for (const granted of grants) {
-      if (granted.replica === this.#parts.replica) this.#onGrant({ ...granted, origin, isLate });
-    }
+    const isLate = replica === self ? agoMs > leaseMs / 3 : isTooLate(agoMs);
+    const grantedBy = this.#alone === null ? sequence : null;
+    for (const granted of grants)
+      if (granted.replica === self) this.#onGrant({ ...granted, grantedBy }, isLate);
     if (beginsTerm) void this.#sayHere(term);
   }
 
-  #onGrant({ ticket, bucket, lane, lease, expiresAt, isDue, origin, isLate }: HeardGrant): void {
+  #onGrant({ ticket, bucket, lane, lease, expiresAt, isDue, grantedBy }: HeardGrant, isLate: boolean): void {
     const call = this.#calls.get(ticket);
-    if (call === undefined || call.admission.bucket !== bucket) return void this.#say(bucket, drop(lease));
-    if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, origin);
+    if (call === undefined || call.admission.bucket !== bucket)
+      return void this.#say(bucket, ended(lease, { kind: 'dropped' }));
+    if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, grantedBy);
     if (isLate) return this.#putBack(call, lease, 0);
-    const guard = this.#guardOf(call);
-    const { learnedInFlight = null } = this.#copy.state.buckets.get(bucket) ?? {};
+    const isSerialized = call.admission.maxInFlight === 1 && this.#alone === null;
+    const guard = isSerialized ? this.#parts.guard : null;
+    const { learnedInFlight = null } = this.copy.state.buckets.get(bucket) ?? {};
     const holdsPlace = isCapped(call.admission) || learnedInFlight !== null;
-    const known = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.#copy.monotonicAt(expiresAt) };
+    const known = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.copy.monotonicAt(expiresAt) };
     const grant: Grant = isDue === undefined ? known : { ...known, isDue };
-    const held: HeldGrant = { grant, lease, origin, guard };
+    const held: HeldGrant = { grant, lease, grantedBy, guard };
     if (guard === null) return this.#send(call, held);
     call.state = { kind: 'guarding', held };
-    void this.#askGuard(call, held, guard);
+    void this.#askGuard(call, grant, guard);
   }
 
-  async #askGuard(call: OwnCall, { grant }: HeldGrant, guard: LaneGuard): Promise<void> {
+  async #askGuard(call: OwnCall, grant: Grant, guard: LaneGuard): Promise<void> {
     const { clock, leaseMs } = this.#parts;
     const askedAt = clock.monotonic();
     const reply = await guard.take(grant, leaseMs);
@@ -514,55 +364,42 @@ export class Shard {
   }
 
   #send(call: OwnCall, held: HeldGrant): void {
-    const { replicas, onLeaseLost } = this.#parts;
-    if (held.origin.kind === 'alone' && isCapped(call.admission) && replicas() > 1)
-      onLeaseLost('unavailable');
+    const { replicas, onLeaseLost, listener } = this.#parts;
+    if (held.grantedBy === null && isCapped(call.admission) && replicas() > 1) onLeaseLost('unavailable');
     call.state = { kind: 'sent', held };
-    if (call.answer === null) this.#parts.listener.onGrant(held.grant);
+    if (call.answer === null) listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });
   }
 
+  /** The grant is not used: the call waits again, at its position. */
   #putBack(call: OwnCall, lease: LeaseToken, sleepMs: number): void {
     answer(call, queuedWithoutForecast);
-    const settlement = { kind: 'returned', sleepMs, because: 'backoff' } as const;
-    void this.#sayReturning(call, { kind: 'settle', lease, settlement, lesson: null });
-  }
-
-  /** Says a settlement after which the call waits again. */
-  #sayReturning(call: OwnCall, settle: SettleEvent, hear: (heard: Heard) => void = () => {}): Promise<void> {
-    call.state = { kind: 'returning', settle };
-    return this.#say(call.admission.bucket, settle, (heard) => {
-      hear(heard);
-      const isReturning = call.state.kind === 'returning' && call.state.settle === settle;
-      if (heard !== 'lost' && isReturning) call.state = { kind: 'waiting' };
-    });
+    call.state = { kind: 'waiting' };
+    void this.#say(call.admission.bucket, ended(lease, { kind: 'returned', sleepMs, because: 'backoff' }));
   }
 
   /** The call that goes by the grant; `null` = it does not any more. */
-  #sentBy({ ticket, lease }: Grant): { call: OwnCall; held: HeldGrant; hasLeft: boolean } | null {
-    const left = this.#left.get(lease);
-    const call = left ?? this.#calls.get(ticket);
-    if (call?.state.kind !== 'sent' || call.state.held.grant.lease !== lease) return null;
-    return { call, held: call.state.held, hasLeft: left !== undefined };
+  #sentBy({
+    ticket,
+    lease,
+  }: Grant): { readonly own: OwnCall; readonly admission: Admission; readonly held: HeldGrant } | null {
+    const own = this.#calls.get(lease) ?? this.#calls.get(ticket);
+    if (own?.state.kind !== 'sent' || own.state.held.grant.lease !== lease) return null;
+    return { own, admission: own.admission, held: own.state.held };
   }
 
   /** Somebody may be waiting for what the end of the call does: its lane or bucket has a cap, or it failed, or calls wait, or it may open the bucket. */
-  #isAwaited({ admission }: OwnCall, { settlement, lesson }: SettleEvent): boolean {
-    const bucket = this.#copy.state.buckets.get(admission.bucket);
+  #isAwaited(admission: Admission, { settlement, lesson }: SettleEvent): boolean {
+    const bucket = this.copy.state.buckets.get(admission.bucket);
     const isPlain = settlement.kind === 'succeeded' && (lesson?.feedback.throttle ?? null) === null;
     return !isPlain || isCapped(admission) || bucket?.opened !== true || allWaiting(bucket) > 0;
   }
 
-  #noteEnded({ admission }: OwnCall, { lease, origin }: HeldGrant, settlement: Settlement): void {
-    if (!this.#shared.log.mayLose) return;
-    const { bucket, setting, costs } = admission;
-    const used = usedBy(costs, settlement);
+  #noteEnded(admission: Admission, held: HeldGrant, settlement: Settlement): void {
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
-    if (this.#phase.kind === 'alone' && origin.kind === 'alone') {
-      return this.#phase.alone.noteUsed({ bucket, setting, costs: used, ...closingBy(settlement) });
-    }
-    const grantedBy = origin.kind === 'log' ? origin.sequence : null;
-    this.#ended.note(lease, { bucket, setting, grantedBy, settlement, used });
+    if (this.#alone !== null && held.grantedBy === null)
+      this.#alone.noteUsed(admission.bucket, admission.setting, usedBy(admission.costs, settlement));
+    else if (this.#shared.log.mayLose) this.#ended.note(held, admission, settlement);
   }
 
   // ── saying
@@ -579,46 +416,47 @@ export class Shard {
         hear(what);
         resolve();
       };
-      this.#copy.say({ kind: 'in', bucket, event }, heard, urgency);
+      this.copy.say({ kind: 'in', bucket, event }, heard, urgency);
     });
   }
 
-  /** While the log is being joined, whoever asked waits for that. */
-  #sayOrRepeat(bucket: BucketKey, event: Repeatable): Promise<void> {
-    if (this.#phase.kind === 'joining')
-      return new Promise((done) => this.#repeatLater({ bucket, event, done }));
-    return this.#say(bucket, event, (heard) => {
-      if (heard === 'lost') this.#repeatLater({ bucket, event, done() {} });
-    });
+  /** Says what happened to a call that was sent, unless it has ended. */
+  #sayOf(
+    grant: Grant,
+    eventOf: (held: HeldGrant) => Extract<BucketEvent, { kind: 'learn' | 'slot_taken' }>,
+  ): Promise<void> {
+    const held = this.#sentBy(grant)?.held;
+    return held === undefined ? Promise.resolve() : this.#say(grant.bucket, eventOf(held));
   }
 
   /** Says it to the shared log, also while that is away: then when it is back. */
-  #sayToAll(bucket: BucketKey, event: Repeatable): Promise<void> {
-    if (this.#phase.kind !== 'alone') return this.#sayOrRepeat(bucket, event);
-    this.#repeatLater({ bucket, event, done() {} });
-    return Promise.resolve();
+  async #sayToAll(bucket: BucketKey, event: Repeatable): Promise<void> {
+    let isHeard = false;
+    await this.#say(bucket, this.#ownShareOf(event), (heard) => {
+      isHeard = heard !== 'lost' && this.#alone === null;
+    });
+    if (isHeard || this.#phase === 'closed') return;
+    this.#unsaid.push({ bucket, event });
+    if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift();
   }
 
-  #repeatLater(unsaid: Unsaid): void {
-    if (this.#phase.kind === 'closed') return;
-    this.#unsaid.push(unsaid);
-    if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift()?.done();
+  #ownShareOf(event: Repeatable): Repeatable {
+    if (this.#alone === null || event.kind !== 'reconfigure') return event;
+    return { ...event, setting: this.#alone.shareOf(event.setting) };
   }
 
   #timed(lesson: Lesson): SettleEvent['lesson'] & {} {
-    const learned = timed(lesson, this.#copy.log.now());
+    const learned = timed(lesson, this.copy.log.now());
     // A response speaks of the quota of all replicas together, not of this one's share: only a refusal is learned from.
-    if (this.#phase.kind === 'alone') return { ...learned, feedback: { ...learned.feedback, meters: [] } };
-    return learned;
+    return this.#alone === null ? learned : { ...learned, feedback: { ...learned.feedback, meters: [] } };
   }
 
   // ── the log comes and goes
 
   #onAway(): void {
-    if (this.#phase.kind === 'alone' || this.#phase.kind === 'closed') return;
-    for (const { done } of this.#unsaid) done();
+    if (this.#alone !== null) return;
     if (this.#parts.whenDown() === 'local') return this.#goAlone();
-    this.#phase = { kind: 'away' };
+    this.#phase = 'refuses';
     for (const call of this.#calls.values()) {
       if (call.state.kind !== 'entering' || call.answer === null) continue;
       this.#calls.delete(call.admission.ticket);
@@ -627,74 +465,94 @@ export class Shard {
   }
 
   #goAlone(): void {
-    const { clock, replica, leaseMs, replicas } = this.#parts;
-    const user = this.#userOfAlone();
-    const alone = new Alone(this.#shared, { clock, replica, leaseMs, replicas: replicas(), user });
-    this.#phase = { kind: 'alone', alone };
-    // A reload may have been on its way.
-    for (const { bucket, event } of this.#unsaid) {
-      if (event.kind === 'reconfigure') alone.reconfigure(bucket, event.setting);
-    }
+    const user = { ...this.#user, onJoined: () => {}, onAway: () => {} };
+    const alone = new Alone(this.#shared, this.#parts, user, this.#parts.replicas());
+    this.#phase = 'serves';
+    this.#alone = alone;
     alone.begin();
+    // A reload may have been on its way.
+    for (const { bucket, event } of this.#unsaid) void this.#say(bucket, this.#ownShareOf(event));
+    this.#reconcile(alone.copy.state.term?.number ?? 1, []);
   }
 
-  #onJoined(joined: Joined): void {
-    if (this.#phase.kind === 'closed') return;
-    const { alone } = this.#phase.kind === 'alone' ? this.#phase : { alone: null };
-    const used = alone?.used() ?? [];
-    this.#phase = { kind: 'joined' };
-    void alone?.copy.close();
-    this.#reconcile(joined, used);
-    for (const { bucket, event, done } of this.#unsaid.splice(0))
-      void this.#sayOrRepeat(bucket, event).then(done);
+  #onJoined({ term, termBegan }: Joined): void {
+    const used = [...this.#unreported, ...(this.#alone?.used() ?? [])];
+    void this.#alone?.copy.close();
+    this.#alone = null;
+    this.#phase = 'serves';
+    this.#unreported = [];
+    this.#reconcile(term, [...used, ...this.#ended.takeLost(this.copy.state, termBegan)]);
+    for (const { bucket, event } of this.#unsaid.splice(0)) void this.#sayToAll(bucket, event);
   }
 
   /** Brings what the copy says of the calls and what this replica knows of them together. */
-  #reconcile({ term, termBegan }: Joined, usedAlone: readonly UsedUnits[]): void {
-    const { state } = this.#copy;
-    const origin = this.#originOfLast();
-    const grants: { readonly call: OwnCall; readonly lease: Lease }[] = [];
-    const enters: OwnCall[] = [];
-    const holds: OwnCall[] = [];
-    const used =
-      this.#phase.kind === 'alone' ? [] : [...usedAlone, ...this.#ended.takeLost(state, termBegan)];
+  #reconcile(term: number, used: readonly UsedUnits[]): void {
     this.#endStrangers();
-    for (const call of [...this.#calls.values(), ...this.#left.values()]) {
-      const standing = standingOf(state, call);
-      if (standing.kind !== 'absent') keepPosition(call, standing.order);
-      const remedy = remedyFor(call.state, standing, this.#ended);
-      if (remedy.kind === 'enter') enters.push(call);
-      else if (remedy.kind === 'take') grants.push({ call, lease: remedy.lease });
-      else if (remedy.kind === 'hold') {
-        holds.push(call);
-        if (isCapped(call.admission) && isGrantedByLog(call)) this.#parts.onLeaseLost('epoch');
-      } else if (remedy.kind === 'go on') goOn(call, remedy.lease.token, origin);
-      else if (remedy.kind === 'settle again') this.#settleAgain(call, remedy.lease.token);
-      else if (remedy.kind === 'wait') {
-        call.state = { kind: 'waiting' };
-        answer(call, this.#replyAgain(call));
-      }
+    const lost: { readonly call: OwnCall; readonly sent: SentCall }[] = [];
+    for (const call of this.#calls.values()) {
+      const { admission, state } = call;
+      if (state.kind !== 'sent' || this.#standingOf(call).lease !== null) continue;
+      const { lease, grantedBy } = state.held;
+      lost.push({
+        call,
+        sent: { bucket: admission.bucket, lease, admission: this.#stored(admission, false) },
+      });
+      if (isCapped(admission) && grantedBy !== null) this.#parts.onLeaseLost('epoch');
     }
-    this.#report(holds, used);
+    const sent = lost.map((each) => each.sent);
+    if (sent.length + used.length > 0) {
+      this.copy.say({ kind: 'report', sent, used }, (heard) => {
+        if (heard === 'lost') this.#unreported = [...this.#unreported, ...used];
+        else
+          for (const { call } of lost)
+            if (call.state.kind === 'sent') goOn(call, call.state.held.lease, this.#lastGrant);
+      });
+    }
     void this.#sayHere(term);
-    for (const call of enters) this.#enter(call);
-    for (const { call, lease } of grants) this.#takeGrant(call, lease, origin);
+    for (const call of this.#calls.values()) this.#amend(call);
   }
 
-  #report(holds: readonly OwnCall[], used: readonly UsedUnits[]): void {
-    const sent = holds.flatMap(sentCalls);
-    if (sent.length + used.length === 0) return;
-    const at = this.#parts.clock.monotonic();
-    this.#copy.say({ kind: 'report', sent, used }, (heard) => {
-      if (heard === 'lost') this.#ended.keepUnreported(used, at);
-      else for (const call of holds) renewOrigin(call, this.#originOfLast());
-    });
+  /** Where the state has a call; `null` = not at all, or it has no grant. */
+  #standingOf({ admission }: OwnCall): { readonly order: number | null; readonly lease: Lease | null } {
+    const bucket = this.copy.state.buckets.get(admission.bucket);
+    const { order, lease } = bucket?.tickets.get(admission.ticket) ?? { order: null, lease: null };
+    return { order, lease: lease === null ? null : (bucket?.leases.get(lease) ?? null) };
+  }
+
+  /** Does what is to be done where the state has something else of a call than this replica. */
+  #amend(call: OwnCall): void {
+    const { state } = call;
+    const { order, lease } = this.#standingOf(call);
+    if (order !== null) keepPosition(call, order);
+    if (lease !== null && (state.kind === 'sent' || state.kind === 'guarding')) {
+      // It was granted again, although it is under way: the new lease is the one to settle.
+      if (lease.token !== state.held.lease) goOn(call, lease.token, this.#lastGrant);
+    } else if (lease !== null) {
+      const settlement = this.#ended.settlementOf(lease.token);
+      if (settlement === null) return this.#takeGrant(call, lease);
+      // The settlement that put it back to its position was lost.
+      call.state = { kind: 'waiting' };
+      void this.#say(call.admission.bucket, ended(lease.token, settlement));
+    } else if (state.kind !== 'sent') {
+      if (order === null) return this.#enter(call);
+      call.state = { kind: 'waiting' };
+      if (state.kind === 'entering') answer(call, this.#queued(call));
+    }
+  }
+
+  #queued({ admission: { bucket: key, ticket } }: OwnCall): AdmissionReply {
+    const { state, log } = this.copy;
+    const bucket = state.buckets.get(key);
+    const expected = bucket === undefined ? null : forecast(bucket, ticket, log.now());
+    if (expected === null) return queuedWithoutForecast;
+    const { waitMs: forecastMs, ahead, heldBy } = expected;
+    return { kind: 'queued', forecastMs, ahead, heldBy };
   }
 
   /** Where entries were lost, sends under the ceilings may be lost, too: they are put back before others go on. */
   async #sayHere(term: number): Promise<void> {
     const { replica, restoreSends } = this.#parts;
-    const copy = this.#copy;
+    const { copy } = this;
     const known = copy.state.term;
     if (known?.number === term && !known.awaited.includes(replica)) return;
     await restoreSends();
@@ -703,65 +561,37 @@ export class Shard {
 
   /** Takes out of the state what it has for this replica and no call here stands behind. */
   #endStrangers(): void {
-    const { replica } = this.#parts;
-    const held = new Set(
-      [...this.#left.values()].flatMap(({ state }) => (state.kind === 'sent' ? [state.held.lease] : [])),
-    );
-    for (const { bucket, ticket, lease } of ticketsOf(this.#copy.state, replica)) {
-      if (this.#calls.get(ticket)?.admission.bucket === bucket || (lease !== null && held.has(lease)))
-        continue;
-      if (lease === null) {
-        void this.#say(bucket, { kind: 'cancel', ticket });
-        continue;
+    for (const [bucket, { tickets }] of this.copy.state.buckets) {
+      for (const { id: ticket, lease, replica } of tickets.values()) {
+        if (replica !== this.#parts.replica || this.#calls.get(ticket)?.admission.bucket === bucket) continue;
+        if (lease === null) void this.#say(bucket, { kind: 'cancel', ticket });
+        else if (!this.#calls.has(lease)) {
+          // It may not be known any more how it ended: its call may have been sent.
+          const settlement = this.#ended.settlementOf(lease) ?? { kind: 'succeeded', spent: null };
+          void this.#say(bucket, ended(lease, withoutRequeue(settlement)));
+        }
       }
-      void this.#say(bucket, { kind: 'settle', lease, settlement: this.#ended.endOf(lease), lesson: null });
     }
   }
 
-  #settleAgain(call: OwnCall, lease: LeaseToken): void {
-    const settlement = this.#ended.settlementOf(lease);
-    if (settlement !== null)
-      void this.#sayReturning(call, { kind: 'settle', lease, settlement, lesson: null });
-  }
-
-  #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
+  #takeGrant({ admission }: OwnCall, { token: lease, grantedAt, expiresAt }: Lease): void {
     const { ticket, bucket, lane } = admission;
-    const { token, grantedAt, expiresAt } = lease;
     // A lane or bucket with a cap is not granted anything at the beginning of a time alone: this grant is older, and no guard is there to ask.
-    const isOfLog = origin.kind === 'alone' && isCapped(admission);
-    const isLate = isOfLog || isTooLate(this.#copy.log.now() - grantedAt);
-    this.#onGrant({ ticket, bucket, lane, lease: token, expiresAt, origin, isLate });
+    const isOfLog = this.#alone !== null && isCapped(admission);
+    const isLate = isOfLog || isTooLate(this.copy.log.now() - grantedAt);
+    this.#onGrant({ ticket, bucket, lane, lease, expiresAt, grantedBy: this.#lastGrant }, isLate);
   }
 
-  /** The last entry that the copy has applied: what it has found in the state came no later. */
-  #originOfLast(): Origin {
-    if (this.#phase.kind === 'alone') return { kind: 'alone' };
-    return { kind: 'log', sequence: this.#shared.last?.sequence ?? 0 };
+  /** Of what the copy has found in the state: it was made by its last entry, or before. */
+  get #lastGrant(): number | null {
+    return this.#alone === null ? this.#shared.sequence : null;
   }
 
   // ── once a second
 
   #touch(): void {
     this.#usedAt = this.#parts.clock.monotonic();
-    if (this.#phase.kind !== 'closed')
-      this.#cancelBeat ??= this.#parts.clock.after(beatMs, () => this.#beat());
-  }
-
-  #countCalls(): ReadonlyMap<BucketKey, { waiting: number; inFlight: number }> {
-    const counts = new Map<BucketKey, { waiting: number; inFlight: number }>();
-    for (const { admission, state } of [...this.#calls.values(), ...this.#left.values()]) {
-      const count = counts.get(admission.bucket) ?? { waiting: 0, inFlight: 0 };
-      count[state.kind === 'sent' || state.kind === 'guarding' ? 'inFlight' : 'waiting'] += 1;
-      counts.set(admission.bucket, count);
-    }
-    return counts;
-  }
-
-  /** A call waits here: any entry may grant it. */
-  #hasWaiting(): boolean {
-    for (const { state } of this.#calls.values())
-      if (state.kind === 'waiting' || state.kind === 'returning') return true;
-    return false;
+    if (this.#phase !== 'closed') this.#cancelBeat ??= this.#parts.clock.after(beatMs, () => this.#beat());
   }
 
   #isHere(call: OwnCall): boolean {
@@ -771,19 +601,16 @@ export class Shard {
   /** Is heard of while it has calls, keeps their lanes, and enters again what the state lacks. */
   #beat(): void {
     this.#cancelBeat = null;
-    if (this.#phase.kind === 'joined') this.#ended.forgetOld();
-    if (this.#calls.size + this.#left.size === 0) return;
+    if (this.#alone === null) this.#ended.forgetOld();
+    if (this.#calls.size === 0) return;
     this.#cancelBeat = this.#parts.clock.after(beatMs, () => this.#beat());
-    const copy = this.#copy;
+    const { copy } = this;
     if (!copy.isJoined) return;
     copy.say({ kind: 'tick' });
-    for (const call of [...this.#calls.values(), ...this.#left.values()]) {
+    for (const call of this.#calls.values()) {
       const { state } = call;
       if (state.kind === 'sent') void state.held.guard?.take(state.held.grant, this.#parts.leaseMs);
-      if (state.kind !== 'waiting' || !copy.log.mayLose) continue;
-      const remedy = remedyFor(state, standingOf(copy.state, call), this.#ended);
-      if (remedy.kind === 'enter') this.#enter(call);
-      else if (remedy.kind === 'take') this.#takeGrant(call, remedy.lease, this.#originOfLast());
+      else if (state.kind === 'waiting' && copy.log.mayLose) this.#amend(call);
     }
   }
 }
@@ -794,10 +621,10 @@ export class Shard {
  */
 const isTooLate = (agoMs: number): boolean => agoMs > maxLatenessMs;
 
-const drop = (lease: LeaseToken): SettleEvent => ({
+const ended = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
   kind: 'settle',
   lease,
-  settlement: { kind: 'dropped' },
+  settlement,
   lesson: null,
 });
 
@@ -807,33 +634,13 @@ function answer(call: OwnCall, reply: AdmissionReply): void {
 }
 
 function keepPosition(call: OwnCall, order: number): void {
-  if (call.admission.position.kind === 'arrival') {
+  if (call.admission.position.kind === 'arrival')
     call.admission = { ...call.admission, position: { kind: 'kept', order } };
-  }
 }
 
-/** The call is under way, and the state has another lease for it now. */
-function goOn(call: OwnCall, lease: LeaseToken, origin: Origin): void {
+/** The call is under way, and the state has this lease for it now. */
+function goOn(call: OwnCall, lease: LeaseToken, grantedBy: number | null): void {
   const { state } = call;
-  if (state.kind === 'sent' || state.kind === 'guarding') {
-    call.state = { kind: state.kind, held: { ...state.held, lease, origin } };
-  }
-}
-
-const isGrantedByLog = ({ state }: OwnCall): boolean =>
-  state.kind === 'sent' && state.held.origin.kind === 'log';
-
-function renewOrigin(call: OwnCall, origin: Origin): void {
-  if (call.state.kind === 'sent') goOn(call, call.state.held.lease, origin);
-}
-
-function sentCalls({ admission, state }: OwnCall): SentCall[] {
-  if (state.kind !== 'sent' || admission.position.kind !== 'kept') return [];
-  const { bucket, lane, ticket, callClass, costs, setting } = admission;
-  const { weight, maxInFlight, perMinute, ceilingTag } = admission;
-  const laneSetting = { weight, maxInFlight, perMinute, ceilingTag };
-  const { order } = admission.position;
-  const caller = admission.caller === undefined ? {} : { caller: admission.caller };
-  const { lease } = state.held;
-  return [{ bucket, lane, ticket, lease, order, callClass, costs, setting, laneSetting, ...caller }];
+  if (state.kind === 'sent' || state.kind === 'guarding')
+    call.state = { kind: state.kind, held: { ...state.held, lease, grantedBy } };
 }

@@ -3,8 +3,8 @@
  * everything that decides is in it: two replicas with the same state and the same entry do the same.
  */
 import type { Costs } from '../../call.ts';
-import type { BucketKey, CallerKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
-import type { BucketSetting, LaneSetting } from '../limiter.ts';
+import type { BucketKey, LeaseToken, ReplicaId } from '../../ids.ts';
+import type { BucketSetting } from '../limiter.ts';
 import type { BucketEvent, EventReply, StoredAdmission } from '../policy/bucket-events.ts';
 import type { Bucket } from '../policy/bucket-state.policy.ts';
 import type { Granted } from '../policy/pump.policy.ts';
@@ -43,16 +43,9 @@ export interface SharedState {
 /** A call that was sent under a grant which the state does not have. */
 export interface SentCall {
   readonly bucket: BucketKey;
-  readonly lane: LaneKey;
-  readonly ticket: TicketId;
   readonly lease: LeaseToken;
-  readonly order: number;
-  readonly callClass: string;
-  /** Absent: it names none. */
-  readonly caller?: CallerKey;
-  readonly costs: Costs;
-  readonly setting: BucketSetting;
-  readonly laneSetting: LaneSetting;
+  /** With its position. */
+  readonly admission: StoredAdmission;
 }
 
 /** What ended calls did to a bucket that may have been lost with the entries that granted them. */
@@ -91,19 +84,10 @@ export interface SharedGrant extends Granted {
   readonly at: number;
 }
 
-/** Something failed in a bucket: all that it had is gone, at every replica alike. */
-export interface Emptied {
-  readonly bucket: BucketKey;
-  /** What failed; `null` = what was due by time. */
-  readonly event: LogEvent | null;
-  readonly error: unknown;
-}
-
 /** What an entry did. */
 export interface EntryEffects {
   /**
-   * One for each event of an entry of the replica that folds it; empty for entries of others. `null` = no bucket knew of it, the event
-   * is answered by nothing (`tick`, `report`, `here`), or it failed (`emptied`).
+   * One for each event. `null` = no bucket knew of it, the event is answered by nothing (`tick`, `report`, `here`), or it failed.
    */
   readonly replies: readonly (EventReply | null)[];
   /** Of all replicas, in the order in which they were made. */
@@ -111,10 +95,10 @@ export interface EntryEffects {
   /** Buckets that a response closed, and for how long from the entry's time. */
   readonly closed: readonly { readonly bucket: BucketKey; readonly closedMs: number }[];
   /**
-   * Buckets that were emptied because something in them failed, which is a defect. Whoever has a call in one enters it again, or reports
-   * it in a `report` if it was sent.
+   * What failed in a bucket, which is a defect: the bucket was emptied, at every replica alike. Whoever has a call in it enters that again, or
+   * reports it in a `report` if it was sent.
    */
-  readonly emptied: readonly Emptied[];
+  readonly failures: readonly unknown[];
   /** When a waiting call may have room, so that an entry is needed; `null` = none before the next event. At once where it is past. */
   readonly nextAt: number | null;
   /** A new term has begun with this entry: every replica says `here`. */

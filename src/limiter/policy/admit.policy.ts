@@ -101,27 +101,34 @@ export function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePo
 
 function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId, now: number): Ticket {
   const lane = laneFor(bucket, admission.lane, admission);
-  const ticket: Ticket = {
-    id: admission.ticket,
-    lane: admission.lane,
-    replica,
-    order: admission.order,
-    callClass: admission.callClass,
-    costs: admission.costs,
-    document: admission.document,
-    leaseMs: admission.leaseMs,
-    lease: null,
-  };
+  const ticket = ticketOf(admission, replica, admission.order);
   if (admission.kept !== null) {
     ticket.reservation = admission.kept;
     keep(bucket, { ...admission.kept, ticket: ticket.id });
   }
-  if (admission.caller !== undefined) ticket.caller = admission.caller;
   bucket.tickets.set(ticket.id, ticket);
   enqueue(bucket, lane, ticket);
   noteEntered(bucket, lane, now);
   return ticket;
 }
+
+/** A call that has not entered its lane yet. */
+export const ticketOf = (
+  { ticket: id, lane, callClass, costs, document, leaseMs, caller }: StoredAdmission,
+  replica: ReplicaId,
+  order: number,
+): Ticket => ({
+  id,
+  lane,
+  replica,
+  order,
+  callClass,
+  costs,
+  document,
+  leaseMs,
+  lease: null,
+  ...(caller === undefined ? {} : { caller }),
+});
 
 /**
  * The position of a ticket: its urgency, then the time at which its replica received it, or the order it had before the

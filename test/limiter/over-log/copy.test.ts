@@ -16,7 +16,7 @@ test('arrivals keep their order when the replica learns that the log’s time is
     close: () => Promise.resolve(),
   };
   const user = { onApplied() {}, onJoined() {}, onAway() {}, awaitsOthers: () => false };
-  const copy = new Copy({ clock, replica: replicaId('r1'), leaseMs: 15_000, log, user });
+  const copy = new Copy({ clock, replica: replicaId('r1'), leaseMs: 15_000 }, log, user);
   const first = copy.arrivalAt(clock.monotonic());
   clock.advance(10);
   aheadMs = 0;

@@ -38,8 +38,7 @@ export const settle = (
 ): LogEvent => inBucket({ kind: 'settle', lease: leaseToken(lease), settlement, lesson: null }, bucket);
 
 /** Folds an entry as the replica that appended it. */
-export const foldOwn = (state: SharedState, entry: Entry<LogEvent>): EntryEffects =>
-  fold(state, entry, entry.replica);
+export const foldOwn = (state: SharedState, entry: Entry<LogEvent>): EntryEffects => fold(state, entry);
 
 export const granted = ({ grants }: EntryEffects): string[] => grants.map(({ ticket }) => ticket);
 

@@ -29,7 +29,7 @@ function digestOf(seed: number, originMs: number): string {
   const state = createState(leaseMs);
   const entries = entriesOf(seed, originMs);
   for (const [n, entry] of entries.entries()) {
-    const { grants, nextAt } = fold(state, entry, entry.replica);
+    const { grants, nextAt } = fold(state, entry);
     hash.update(JSON.stringify([grants, nextAt]));
     if (n % entriesPerDigest === 0 || n === entries.length - 1) hash.update(snapshot(state));
   }

@@ -87,7 +87,7 @@ class History {
     const sequence = this.#entries.length + 1;
     const entry = { sequence, term: this.#term, at: this.#at, replica: replicaId(replica), batch, events };
     this.#entries.push(entry);
-    const { grants, nextAt } = fold(this.#state, entry, entry.replica);
+    const { grants, nextAt } = fold(this.#state, entry);
     this.#grants.unshift(...grants);
     this.#nextAt = nextAt;
   }
@@ -97,7 +97,7 @@ class History {
     const lost = this.#draw.one(0, 0, 1, 3, 8);
     this.#entries.splice(Math.max(0, this.#entries.length - lost), lost);
     this.#state = createState(leaseMs);
-    for (const entry of this.#entries) this.#nextAt = fold(this.#state, entry, entry.replica).nextAt;
+    for (const entry of this.#entries) this.#nextAt = fold(this.#state, entry).nextAt;
     this.#term += 1;
     for (const replica of ['r1', 'r2', 'r3']) {
       if (this.#draw.chance(0.3)) continue;
@@ -114,17 +114,17 @@ class History {
     const some = gone.slice(0, this.#draw.whole(0, 4));
     const held = some.flatMap((grant) => this.#heldBy(grant) ?? []);
     const closedMs = this.#draw.one(0, 0, 900);
-    const used = held.slice(2).map(({ bucket, setting, costs }) => ({ bucket, setting, costs, closedMs }));
+    const used = held
+      .slice(2)
+      .map(({ bucket, admission: { setting, costs } }) => ({ bucket, setting, costs, closedMs }));
     return { kind: 'report', sent: held.slice(0, 2), used };
   }
 
-  #heldBy({ bucket, lane, ticket, lease }: SharedGrant): SentCall | null {
+  #heldBy({ bucket, ticket, lease }: SharedGrant): SentCall | null {
     const known = this.#admissions.get(`${bucket} ${ticket}`);
     if (known === undefined) return null;
-    const { callClass, costs, setting, weight, maxInFlight, perMinute, ceilingTag } = known;
-    const laneSetting = { weight, maxInFlight, perMinute, ceilingTag };
     const order = known.urgency * 2 ** 48 + Math.floor(Math.max(0, this.#at - 100) * 64);
-    return { bucket, lane, ticket, lease, order, callClass, costs, setting, laneSetting };
+    return { bucket, lease, admission: { ...known, position: { kind: 'kept', order } } };
   }
 
   #eventsOf(step: Step, bucket: BucketKey): LogEvent[] {
@@ -214,7 +214,7 @@ class History {
     return [...live, ...past][n] ?? leaseToken('none');
   }
 
-  #waiting(n: number, bucket: BucketKey): SentCall['ticket'] {
+  #waiting(n: number, bucket: BucketKey): TicketId {
     const tickets = [...(this.#state.buckets.get(bucket)?.tickets.values() ?? [])];
     return tickets.filter(({ lease }) => lease === null)[n]?.id ?? ticketId('none');
   }

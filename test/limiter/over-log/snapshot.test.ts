@@ -23,8 +23,8 @@ test(
       const live = createState(leaseMs);
       let copy: SharedState | null = null;
       for (const [n, entry] of entries.entries()) {
-        const effects = fold(live, entry, entry.replica);
-        const same = copy === null ? effects : fold(copy, entry, entry.replica);
+        const effects = fold(live, entry);
+        const same = copy === null ? effects : fold(copy, entry);
         if (n === restoredAt) copy = restore(snapshot(live));
         if (copy === null) continue;
         const found = [JSON.stringify(same), snapshot(copy)];

@@ -1,9 +1,10 @@
 /** A new term of the log: what was granted before may be unknown, so replicas say what they have under way before others may go. */
 import { expect, test } from '@jest/globals';
-import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
+import { bucketKey, laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
 import { holdMs } from '../../../src/limiter/over-log/fold.ts';
 import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
 import type { SentCall, LogEvent, UsedUnits } from '../../../src/limiter/over-log/state.ts';
+import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, entryOf, Folded, foldOwn, granted, inBucket, leaseMs, settle, tick } from './folding.ts';
 
@@ -13,7 +14,6 @@ const setting = {
   probe: 0,
 } as const;
 const uncapped = { weight: 1, maxInFlight: null, perMinute: null, ceilingTag: '' } as const;
-const capped = { ...uncapped, maxInFlight: 1 } as const;
 const serial = { lane: 'serial', maxInFlight: 1 };
 const inCapped = { setting: { ...setting, maxInFlightTotal: 1 } };
 
@@ -24,18 +24,12 @@ const report = (sent: readonly SentCall[], used: readonly UsedUnits[] = []): Log
   sent,
   used,
 });
-const { bucket } = inBucket({ kind: 'open', agoMs: 0 }) as Extract<LogEvent, { kind: 'in' }>;
-const heldCall = (ticket: string, laneSetting: SentCall['laneSetting'] = capped): SentCall => ({
-  bucket,
-  lane: laneKey('lane'),
-  ticket: ticketId(ticket),
-  lease: leaseToken(`${ticket}.lost`),
-  order: 3 * 2 ** 48,
-  callClass: 'default',
-  costs: { requests: 1 },
-  setting,
-  laneSetting,
-});
+const bucket = bucketKey('bucket');
+const heldCall = (ticket: string, more: AdmissionOptions = { maxInFlight: 1 }): SentCall => {
+  const { bucket, ...entering } = admission(ticket, { setting, ceilingTag: '', ...more });
+  const position = { kind: 'kept', order: 3 * 2 ** 48 } as const;
+  return { bucket, lease: leaseToken(`${ticket}.lost`), admission: { ...entering, position } };
+};
 
 atOrigins('in a new term', (instant) => {
   const call = (ticket: string, options: object = {}): LogEvent =>
@@ -191,7 +185,7 @@ atOrigins('in a new term', (instant) => {
     const log = secondTerm(['r1', 'r2']);
     log.say(10, 'r1', call('a', { maxInFlight: null }));
     const { grants } = log.say(10 + holdMs, 'r2', tick);
-    log.say(20 + holdMs, 'r1', report([heldCall('a', uncapped)]), here(2));
+    log.say(20 + holdMs, 'r1', report([heldCall('a', {})]), here(2));
     expect([...log.bucket().leases.keys()]).toEqual(grants.map(({ lease }) => lease));
   });
 
@@ -200,7 +194,7 @@ atOrigins('in a new term', (instant) => {
     const { grants } = log.say(10, 'r1', here(2), call('a'));
     const edge = { slots: 1, nextSlotMs: 1_000 };
     const taken = inBucket({ kind: 'slot_taken', lease: grants[0]?.lease ?? leaseToken('none'), edge });
-    log.say(20, 'r1', taken, report([heldCall('b', { ...uncapped, ceilingTag: 'none.none' })]), here(2));
+    log.say(20, 'r1', taken, report([heldCall('b', { ceilingTag: 'none.none' })]), here(2));
     expect(log.grants(30, 'r1', call('c'))).toEqual(['c']);
   });
 

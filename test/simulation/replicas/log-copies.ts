@@ -65,7 +65,7 @@ export class LogCopies {
   /** @param isJudged false: it was appended before, and is again after a loss of what came later. */
   append(log: string, entry: Entry<LogEvent> & { readonly mark: string }, isJudged: boolean): void {
     const state = this.#states.get(log) ?? createState(this.#parts.leaseMs);
-    const { replies, grants, nextAt } = fold(state, entry, entry.replica);
+    const { replies, grants, nextAt } = fold(state, entry);
     this.#keepDigest(log, entry, state);
     this.#refresh(log, state);
     const events = entry.events.flatMap((event, at) => judgedOf(event).map((each) => ({ ...each, at })));
