@@ -24,31 +24,23 @@ import { LaneRotation } from './lane-rotation.ts';
 import { LateRefusals } from './late-refusals.ts';
 import { Lanes, type LaneView } from './lanes.ts';
 import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
-import { type QueuedCall, refused, WaitRegistry } from './queued-call.ts';
+import { handedIn, type QueuedCall, WaitRegistry } from './queued-call.ts';
 import { present, Reconfiguring } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
 
-/** What the queue is built of; {@link AdmissionParts}, which its own parts share, follows from it. */
-export interface AdmissionQueueParts {
-  readonly clock: Clock;
-  readonly limiter: Limiter;
-  readonly ceilings: Ceilings;
+/** What the queue is built of: what its own parts share follows from it. */
+export interface AdmissionQueueParts
+  extends
+    Pick<AdmissionParts, 'clock' | 'limiter' | 'ceilings'>,
+    Partial<Pick<AdmissionParts, 'joinedBucketOf' | 'onReckoned' | 'leaseMs'>> {
   /** Called with each failure of a store's operation that no call waits for. */
   readonly onFailure: (failure: unknown) => void;
-  /** As in {@link AdmissionParts}; left out: no bucket is ever joined into another one. */
-  readonly joinedBucketOf?: AdmissionParts['joinedBucketOf'];
-  /** As in {@link AdmissionParts}; left out: nobody asks. */
-  readonly onReckoned?: AdmissionParts['onReckoned'];
-  /** How long a granted lease lives without renewal, milliseconds; left out: {@link defaultLeaseMs}. */
-  readonly leaseMs?: number;
 }
 
 /** The call would have been sent, if it could have waited for longer. */
 const isForWait = ({ code }: Refusal): boolean => code === 'wait_too_long' || code === 'wait_expired';
-
-const neverJoined = (): null => null;
 
 export class AdmissionQueue {
   readonly #parts: AdmissionParts;
@@ -70,20 +62,17 @@ export class AdmissionQueue {
     },
   };
 
-  constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
-    const { leaseMs = defaultLeaseMs, joinedBucketOf = neverJoined, onReckoned = () => {} } = more;
-    const detached = (work: Promise<unknown>): void => void work.catch(onFailure);
+  constructor({ onFailure, ...given }: AdmissionQueueParts) {
     const parts: AdmissionParts = {
-      clock,
-      limiter,
-      ceilings,
-      leaseMs,
-      joinedBucketOf,
-      onReckoned,
-      detached,
+      leaseMs: defaultLeaseMs,
+      joinedBucketOf: () => null,
+      onReckoned() {},
+      ...given,
+      detached: (work) => void work.catch(onFailure),
     };
-    this.#lanes = new Lanes(clock);
-    const causes = new WaitCauses(parts);
+    this.#parts = parts;
+    this.#lanes = new Lanes(parts.clock);
+    const causes = new WaitCauses(parts, (lanes) => lateRefusals.onHeld(lanes));
     const registry: WaitRegistry = new WaitRegistry(
       parts,
       this.#lanes,
@@ -94,10 +83,9 @@ export class AdmissionQueue {
       ...parts,
       buckets: new ObservedBuckets(),
       wait: (call) => registry.wait(call),
-      end: (call) => registry.end(call, { kind: 'left' }),
+      end: (call) => registry.end(call, handedIn),
     };
     const rotation = new LaneRotation(parts, registry);
-    this.#parts = parts;
     this.#registry = registry;
     this.#causes = causes;
     this.#rotation = rotation;
@@ -105,9 +93,9 @@ export class AdmissionQueue {
     const lateRefusals = new LateRefusals(parts, registry, rotation);
     this.#lateRefusals = lateRefusals;
     const onAnswer = (bucket: BucketKey): void =>
-      this.#reconfiguring.onAnswer(bucket, { calls: registry.all(), lanes: this.#lanes.all() });
+      this.#reconfiguring.onAnswer(bucket, { calls: registry.calls.values(), lanes: this.#lanes.all() });
     this.#gate = new CeilingGate({ ...parts, registry, rotation, lateRefusals, causes, onAnswer });
-    ceilings.listen((key) => rotation.onSlotBack(key));
+    parts.ceilings.listen((key) => rotation.onSlotBack(key));
   }
 
   /**
@@ -152,10 +140,7 @@ export class AdmissionQueue {
       return call;
     } catch (failure) {
       if (askedAhead !== null) detached(this.#gate.giveBack(askedAhead));
-      this.#registry.end(
-        call,
-        failure instanceof Refusal ? refused(failure) : { kind: 'failed', error: failure },
-      );
+      this.#registry.fail(call, failure);
       throw failure;
     }
   }
@@ -190,17 +175,17 @@ export class AdmissionQueue {
 
   /** Refuses waiting calls whose key is not valid any more. */
   recheckKeys(): void {
-    for (const call of this.#registry.all()) {
+    for (const call of this.#registry.calls.values()) {
       if (!call.isWaiting || call.request.stillValid()) continue;
-      this.#registry.end(call, refused(keyEnded()));
+      this.#registry.end(call, keyEnded());
     }
   }
 
   /** Refuses each waiting call for which `judge` returns a refusal. */
   refuseWaiting(judge: (request: AdmissionRequest) => Refusal | null): void {
-    for (const call of this.#registry.all()) {
+    for (const call of this.#registry.calls.values()) {
       const refusal = call.isWaiting ? judge(call.request) : null;
-      if (refusal !== null) this.#registry.end(call, refused(refusal));
+      if (refusal !== null) this.#registry.end(call, refusal);
     }
   }
 
@@ -209,7 +194,7 @@ export class AdmissionQueue {
    * it (`null` = unchanged). A call that the change makes too late is refused, with the new time.
    */
   reload(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
-    const known = { calls: this.#registry.all(), lanes: this.#lanes.all() };
+    const known = { calls: this.#registry.calls.values(), lanes: this.#lanes.all() };
     const changed = this.#reconfiguring.reconfigure(known, settingsOf);
     for (const call of changed) this.#registry.changeMode(call);
     this.#lateRefusals.onReconfigured(changed);
@@ -217,7 +202,7 @@ export class AdmissionQueue {
 
   /** Buckets were joined into others: moves each waiting call of theirs to the bucket it belongs to now, in order. */
   moveToJoinedBuckets(): void {
-    for (const call of this.#registry.all()) this.#registry.moveToJoinedBucket(call);
+    for (const call of this.#registry.calls.values()) this.#registry.moveToJoinedBucket(call);
   }
 
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
@@ -227,7 +212,7 @@ export class AdmissionQueue {
 
   /** Ends what is reckoned of calls that limits do not hold: their tickets outlive them. */
   close(): void {
-    for (const { observed } of this.#registry.all()) observed?.stop();
+    for (const { observed } of this.#registry.calls.values()) observed?.stop();
   }
 
   /** Calls that wait in this process now under one ceiling. */
@@ -265,14 +250,14 @@ export class AdmissionQueue {
 const stepMs = 0.02;
 
 export class ArrivalOrder {
-  #latest: { readonly at: number; readonly given: number } | null = null;
+  #latest = -Infinity;
+  #given = -Infinity;
 
   /** The arrival with which a call that was received at `at` is admitted; both in monotonic milliseconds. */
   next(at: number): number {
-    const latest = this.#latest;
-    if (latest !== null && at < latest.at) return at;
-    const given = latest === null ? at : Math.max(at, latest.given + stepMs);
-    this.#latest = { at, given };
-    return given;
+    if (at < this.#latest) return at;
+    this.#latest = at;
+    this.#given = Math.max(at, this.#given + stepMs);
+    return this.#given;
   }
 }

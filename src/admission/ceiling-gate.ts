@@ -14,7 +14,7 @@ import type { Slot, TakeReply } from '../limiter/ceiling-store.ts';
 import type { BucketKey, Grant, KeptSlots, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { LateRefusals } from './late-refusals.ts';
 import { useOf } from './lanes.ts';
-import type { Ending, QueuedCall, WaitRegistry } from './queued-call.ts';
+import type { QueuedCall, WaitRegistry } from './queued-call.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { present } from './reconfigure.ts';
 import type { AdmissionParts, Lease } from './ticket.ts';
@@ -90,7 +90,7 @@ export class CeilingGate {
 
   /** The limiter granted a queued ticket; its call may have ended meanwhile. */
   onGrant(grant: Grant): void {
-    const call = this.#parts.registry.find(grant.ticket);
+    const call = this.#parts.registry.calls.get(grant.ticket);
     if (call === undefined) this.#drop(grant);
     else this.pass(call, grant);
   }
@@ -113,7 +113,7 @@ export class CeilingGate {
     // that rejects has given the former slot back (`limiter/ceiling-store.ts`).
     gate.tail = passed.catch((error: unknown) => {
       this.#drop(grant);
-      this.#parts.registry.end(call, { kind: 'failed', error });
+      this.#parts.registry.fail(call, error);
     });
   }
 
@@ -137,10 +137,10 @@ export class CeilingGate {
     else this.#onRefused(pending, fresh);
   }
 
-  /** The ceiling has no slot: the call's lane sleeps until there is one, which the limits must still be those of. */
+  /** The ceiling has no slot: the call's lane sleeps until there is one. */
   #onRefused(pending: GrantedCall, slotReply: RefusedSlot): void {
     const { call } = pending;
-    const { reply, keptForOthers } = slotReply;
+    const { reply, keptForOthers, ceilingTag } = slotReply;
     const { lateRefusals } = this.#parts;
     const waitMs = Math.max(lanePauseMs, reply.waitMs);
     if (keptForOthers !== null) {
@@ -149,9 +149,9 @@ export class CeilingGate {
     }
     this.#requeue(pending, {
       kind: 'returned',
-      sleepMs: isUnderLimits(slotReply, call) ? waitMs + this.#delayMs(call) : 0,
+      sleepMs: waitMs + this.#delayMs(call),
       because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
-      ceilingTag: call.request.admission.ceilingTag,
+      ceilingTag,
     });
     lateRefusals.onCeilingFull(call.request.ceiling.key);
   }
@@ -167,9 +167,8 @@ export class CeilingGate {
     const { lane } = call;
     const { state, dayLeft } = slot.reply;
     lane.servedAt = now;
-    this.#reportEdge(pending, isUnderLimits(slot, call) ? state : null);
-    const { perDay } = call.request.ceiling;
-    const isMinuteAmple = state === null || state.remaining > edgeOf(state.limit);
+    const isMinuteAmple = this.#reportEdge(pending, slot);
+    const { perDay } = slot.ceiling;
     const isDayAmple = dayLeft === null || perDay === null || dayLeft > edgeOf(perDay);
     if (call.isGrantedAtOnce && isMinuteAmple && isDayAmple) lane.asksAheadUntil = now + observedMs;
     call.asksForSlot = false;
@@ -177,7 +176,7 @@ export class CeilingGate {
   }
 
   /** The call ended or moved while the ceiling was asked, or must end now (`stop`): the grant goes back, and the slot if there is one. */
-  async #stop({ call, grant }: GrantedCall, slotReply: SlotReply, stop: Ending | null): Promise<void> {
+  async #stop({ call, grant }: GrantedCall, slotReply: SlotReply, stop: unknown): Promise<void> {
     await this.#slots.giveBack(slotReply);
     this.#drop(grant);
     if (stop !== null) this.#parts.registry.end(call, stop);
@@ -186,19 +185,19 @@ export class CeilingGate {
   /**
    * The granted call took a slot of its ceiling. While few are left, every one that is taken is reported to the limiter, which then lets no
    * more grants of the lane be outstanding than there are slots, so that no later call slips into the last one (4); away from the edge it
-   * must stop counting. @param state what is left; `null` = there is no minute ceiling, or it is not known
+   * must stop counting. Returns whether it is away from it.
    */
-  #reportEdge({ call, grant }: GrantedCall, state: CeilingState | null): void {
+  #reportEdge({ call, grant }: GrantedCall, { reply: { state }, ceilingTag }: TakenSlot): boolean {
     const { limiter, detached } = this.#parts;
     if (state === null || state.remaining > edgeOf(state.limit)) {
       const isCounted = limiter.laneCeiling(grant.bucket, grant.lane) !== null;
       if (isCounted) detached(limiter.slotTaken(grant, null));
-      return;
+      return true;
     }
     const { remaining: slots, nextSlotMs: freeInMs } = state;
     const nextSlotMs = slots <= 0 ? freeInMs + this.#delayMs(call) : freeInMs;
-    const { ceilingTag } = call.request.admission;
     detached(limiter.slotTaken(grant, { slots, nextSlotMs, ceilingTag }));
+    return false;
   }
 
   /** Other lanes go first where it is their turn; a background call that is due waits for nobody. */
@@ -236,10 +235,6 @@ export class CeilingGate {
 
 /** True when the call's bucket was joined into another one: the call waits there, and a grant of the former bucket is of no use. */
 const hasMoved = ({ request }: QueuedCall, { bucket }: Grant): boolean => request.admission.bucket !== bucket;
-
-/** False when a reload changed the limits after the ceiling was asked: its reply says nothing about the present limits. */
-const isUnderLimits = ({ ceiling }: SlotReply, call: QueuedCall): boolean =>
-  ceiling.perMinute === call.ceiling.perMinute && ceiling.perDay === call.ceiling.perDay;
 
 /**
  * The lease of a call that may be sent: the bucket's grant and the ceiling's slot, which end together and once.
@@ -322,8 +317,9 @@ const maxLateMs = 2_000;
 /** The reply of a ceiling that was asked for a slot. */
 export interface SlotReply {
   readonly reply: TakeReply;
-  /** The ceiling, with the limits under which it was asked. */
+  /** The ceiling, with the limits under which it was asked, and their tag: a reload may have changed them since. */
   readonly ceiling: CeilingRef;
+  readonly ceilingTag: string;
   /**
    * A call with this slot has to leave by then, on the monotonic clock: at most `freshMs` after the time that the slot is counted
    * from, which is not before it was asked for.
@@ -406,7 +402,7 @@ class CeilingSlots {
   async #take(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
     const { clock, ceilings, limiter } = this.#parts;
     const { ceiling, lane } = call;
-    const { bucket, ticket } = call.request.admission;
+    const { bucket, ticket, ceilingTag } = call.request.admission;
     const again = earlier?.reply.kind === 'taken' ? earlier.reply.slot : undefined;
     const lateMs = this.#farLateMs;
     const askedAt = clock.monotonic();
@@ -420,7 +416,7 @@ class CeilingSlots {
     this.#lastMs.shift();
     lane.ceilingUse = useOf(ceiling, reply, now);
     const keptForOthers = reply.kind === 'refused' && !reply.isDaily ? kept : null;
-    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, keptForOthers };
+    return { reply, ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs, keptForOthers };
   }
 
   /** Takes a slot only where as many are left as are kept for reservations. */
@@ -434,12 +430,11 @@ class CeilingSlots {
     const others = { key, perMinute: less(perMinute), perDay: less(perDay) };
     if (Math.min(others.perMinute ?? 1, others.perDay ?? 1) < 1) {
       if (again !== undefined) await ceilings.giveSlotBack(ceiling, again);
-      return { kind: 'refused', waitMs: forMs, isDaily: false, state: null };
+      return { kind: 'refused', waitMs: forMs, isDaily: false };
     }
     const reply = await ceilings.take(others, again, lateMs);
-    const state = withPlaces(reply.state, count);
     return reply.kind === 'taken'
-      ? { ...reply, state }
-      : { ...reply, state, waitMs: Math.min(reply.waitMs, forMs) };
+      ? { ...reply, state: withPlaces(reply.state, count) }
+      : { ...reply, waitMs: Math.min(reply.waitMs, forMs) };
   }
 }

@@ -10,7 +10,7 @@ import type { CeilingKey } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import type { TakeReply } from '../limiter/ceiling-store.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
-import type { AdmissionRequest, BucketLane } from './ticket.ts';
+import type { AdmissionRequest } from './ticket.ts';
 
 /** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
 const retentionMs = 120_000;
@@ -52,49 +52,53 @@ export interface CeilingUse {
   readonly at: number;
 }
 
-/** Calls that entered a lane: half of them count after half an hour, so that the number tells of about the last hour. */
-export interface Entered {
-  calls: number;
-  /** When `calls` was last halved, monotonic milliseconds. */
-  since: number;
-}
-
+/** Of calls that entered a lane half count after half an hour, so that their number tells of about the last hour. Milliseconds. */
 const halfLifeMs = 1_800_000;
 
-/** Calls that entered the lane, as they count now. */
-export function enteredUntil({ entered }: LaneView, now: number): number {
-  const halvings = Math.floor((now - entered.since) / halfLifeMs);
-  if (halvings > 0) {
-    entered.calls /= 2 ** halvings;
-    entered.since += halvings * halfLifeMs;
-  }
-  return entered.calls;
-}
-
-export interface LaneView {
+export class LaneView {
   readonly bucket: BucketKey;
   readonly key: LaneKey;
-  /** Of its latest call: the upstream, by name, and the ceiling. */
-  upstream: string;
-  ceiling: CeilingKey;
   /** Its latest call, under the settings that this process stated last for the lane. */
   latest: AdmissionRequest;
   /** Calls of this process that are in admission with it, and those of them whose callers wait. */
-  calls: number;
-  waiting: number;
+  calls = 0;
+  waiting = 0;
   usedAt: number;
-  readonly entered: Entered;
-  readonly gate: GateState;
+  /** Calls that entered it, as they counted when the last one did (monotonic milliseconds). */
+  entered: { readonly calls: number; readonly at: number };
+  readonly gate: GateState = { tail: Promise.resolve(), returned: 0 };
   /** When a call of the lane last got a slot, monotonic milliseconds; `null` = never. */
-  servedAt: number | null;
-  readonly causes: CausesState;
+  servedAt: number | null = null;
+  readonly causes: CausesState = { timeline: { present: null, past: {} }, calls: 0, outside: null };
   /**
    * Until then an arriving call asks for its slot of the ceiling before it is granted: the latest call was granted at once and found many
    * slots left. Monotonic milliseconds.
    */
-  asksAheadUntil: number;
+  asksAheadUntil = -Infinity;
   /** `null` = it never asked. */
-  ceilingUse: CeilingUse | null;
+  ceilingUse: CeilingUse | null = null;
+
+  constructor(call: AdmissionRequest, now: number) {
+    this.bucket = call.admission.bucket;
+    this.key = call.admission.lane;
+    this.latest = call;
+    this.usedAt = now;
+    this.entered = { calls: 0, at: now };
+  }
+
+  /** By name. */
+  get upstream(): string {
+    return this.latest.subject.upstream;
+  }
+
+  get ceiling(): CeilingKey {
+    return this.latest.ceiling.key;
+  }
+
+  /** Calls that entered the lane, as they count now. */
+  enteredUntil(now: number): number {
+    return this.entered.calls * 2 ** ((this.entered.at - now) / halfLifeMs);
+  }
 }
 
 export class Lanes {
@@ -112,17 +116,15 @@ export class Lanes {
 
   /** The view of the lane of a call, which is used now. */
   of(call: AdmissionRequest): LaneView {
-    const key = keyOf(call.admission);
-    const usedAt = this.#clock.monotonic();
+    const key = `${call.admission.bucket}/${call.admission.lane}`;
+    const now = this.#clock.monotonic();
     let lane = this.#lanes.get(key);
     if (lane === undefined) {
-      lane = newLane(call, usedAt);
+      if (this.#lanes.size >= maxLanes) this.#forgetUnused(now);
+      lane = new LaneView(call, now);
       this.#lanes.set(key, lane);
-      if (this.#lanes.size > maxLanes) this.#forgetUnused(usedAt);
     }
-    lane.usedAt = usedAt;
-    lane.upstream = call.subject.upstream;
-    lane.ceiling = call.ceiling.key;
+    lane.usedAt = now;
     lane.latest = call;
     return lane;
   }
@@ -133,32 +135,11 @@ export class Lanes {
   }
 }
 
-const keyOf = ({ bucket, lane }: BucketLane): string => `${bucket}/${lane}`;
-
-const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
-  bucket: call.admission.bucket,
-  key: call.admission.lane,
-  upstream: call.subject.upstream,
-  ceiling: call.ceiling.key,
-  latest: call,
-  calls: 0,
-  waiting: 0,
-  usedAt,
-  entered: { calls: 0, since: usedAt },
-  gate: { tail: Promise.resolve(), returned: 0 },
-  servedAt: null,
-  causes: { timeline: { present: null, past: {} }, calls: 0, outside: null },
-  asksAheadUntil: -Infinity,
-  ceilingUse: null,
-});
-
 /** How full a ceiling is by its reply. */
 export function useOf({ perDay }: CeilingRef, reply: TakeReply, at: number): CeilingUse {
-  const { state } = reply;
-  const dayLeft = reply.kind === 'taken' ? reply.dayLeft : reply.isDaily ? 0 : null;
-  return {
-    minute: state === null ? null : 1 - state.remaining / state.limit,
-    day: perDay === null || dayLeft === null ? null : 1 - dayLeft / perDay,
-    at,
-  };
+  if (reply.kind === 'refused')
+    return reply.isDaily ? { minute: null, day: 1, at } : { minute: 1, day: null, at };
+  const { state, dayLeft } = reply;
+  const minute = state === null ? null : 1 - state.remaining / state.limit;
+  return { minute, day: perDay === null || dayLeft === null ? null : 1 - dayLeft / perDay, at };
 }

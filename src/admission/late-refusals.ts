@@ -14,7 +14,7 @@ import type { CeilingHold, CeilingLimits } from '../limiter/policy/ceiling.polic
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
-import { type QueuedCall, refused, type WaitRegistry } from './queued-call.ts';
+import type { QueuedCall, WaitRegistry } from './queued-call.ts';
 import { present } from './reconfigure.ts';
 import { draining, type Hold, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
@@ -42,8 +42,8 @@ export class LateRefusals {
   #ceilings = new Map<CeilingKey, Set<QueuedCall>>();
   /** Until when buckets, and lanes of them (`bucket lane`), send nothing. Monotonic milliseconds. */
   #standstills = new Map<string, number>();
-  /** Ceilings under which calls wait. */
-  readonly #watched = new Set<CeilingKey>();
+  /** When ceilings were last swept for the sake of other replicas, monotonic milliseconds. */
+  #sweptAt = -Infinity;
   #isPlanned = false;
   /** No sweep before then, monotonic milliseconds. */
   #restsUntil = 0;
@@ -74,16 +74,18 @@ export class LateRefusals {
   /** How long the ceiling holds an arriving call that waits, or would have waited. */
   async #ceilingHold(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<CeilingHold> {
     const { ceiling } = call.request;
-    if (!('ahead' in reply) || (ceiling.perMinute === null && ceiling.perDay === null)) return notHeld;
+    if (!('ahead' in reply) || !hasLimits(ceiling)) return notHeld;
     const position = this.#rotation.turns(call.lane)(call.lane, reply.ahead);
     const [hold = notHeld] = await this.#parts.ceilings.forecast(ceiling, [position], this.#now() - askedAt);
     call.slotExpectedAt = this.#now() + hold.waitMs;
-    // A call that ended meanwhile must not start sweeps of its ceiling.
-    if (!call.isGone) {
-      if (this.#watched.size === 0) this.#watchLater();
-      this.#watched.add(ceiling.key);
-    }
     return hold;
+  }
+
+  /** Calls wait in these lanes. */
+  onHeld(lanes: Iterable<LaneView>): void {
+    if (this.#now() < this.#sweptAt + sweepEveryMs) return;
+    this.#sweptAt = this.#now();
+    for (const { latest } of lanes) if (hasLimits(latest.ceiling)) this.#due(latest.ceiling.key);
   }
 
   /** A ceiling had no slot: slots of its calls may come later than was forecast before. */
@@ -108,10 +110,12 @@ export class LateRefusals {
   onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
     const { bucket, document } = admission;
     if (document === null || points <= (admission.costs.cost ?? 0)) return;
-    const moreExpensive = [...this.#registry.all()].filter(({ isWaiting, request: { admission: other } }) => {
-      const isSame = other.bucket === bucket && other.document === document;
-      return isWaiting && isSame && points > (other.costs.cost ?? 0);
-    });
+    const moreExpensive = [...this.#registry.calls.values()].filter(
+      ({ isWaiting, request: { admission: other } }) => {
+        const isSame = other.bucket === bucket && other.document === document;
+        return isWaiting && isSame && points > (other.costs.cost ?? 0);
+      },
+    );
     this.#refuseSomeLate(moreExpensive);
   }
 
@@ -127,9 +131,9 @@ export class LateRefusals {
   onDrain(budgetMs: number): void {
     const { limiter, detached } = this.#parts;
     const end = (call: QueuedCall, waitMs: number): void => {
-      if (waitMs > budgetMs && call.isWaiting) this.#registry.end(call, refused(draining()));
+      if (waitMs > budgetMs && call.isWaiting) this.#registry.end(call, draining());
     };
-    for (const call of this.#registry.all()) {
+    for (const call of this.#registry.calls.values()) {
       const { bucket, ticket } = call.request.admission;
       if (budgetMs === 0) end(call, Infinity);
       else if (call.isWaiting)
@@ -142,16 +146,6 @@ export class LateRefusals {
     this.#ceilings.set(key, entered);
     this.#plan();
     return entered;
-  }
-
-  #watchLater(): void {
-    this.#parts.clock.after(sweepEveryMs, () => {
-      for (const key of this.#watched) {
-        if (this.#registry.waitingUnder(key) === 0) this.#watched.delete(key);
-        else this.#due(key);
-      }
-      if (this.#watched.size > 0) this.#watchLater();
-    });
   }
 
   /** Sweeps when the current tick has ended, or after the rest. */
@@ -169,7 +163,7 @@ export class LateRefusals {
     this.#ceilings = new Map();
     this.#standstills = new Map();
     const due = [...ceilings].filter(([key]) => this.#registry.waitingUnder(key) > 0);
-    const visits = (due.length + (standstills.size > 0 ? 1 : 0)) * this.#registry.size;
+    const visits = (due.length + (standstills.size > 0 ? 1 : 0)) * this.#registry.calls.size;
     if (standstills.size > 0) this.#refuseHeldBy(standstills);
     for (const [key, entered] of due) this.#parts.detached(this.#sweepCeiling(key, entered));
     if (visits > maxFreeVisits) this.#restsUntil = this.#now() + visits * restPerVisitMs;
@@ -177,7 +171,7 @@ export class LateRefusals {
 
   #refuseHeldBy(standstills: ReadonlyMap<string, number>): void {
     const now = this.#now();
-    for (const call of this.#registry.all()) {
+    for (const call of this.#registry.calls.values()) {
       const { bucket, lane } = call.request.admission;
       const until = Math.max(standstills.get(bucket) ?? 0, standstills.get(`${bucket} ${lane}`) ?? 0);
       if (!call.isWaiting || until <= call.deadline) continue;
@@ -198,7 +192,7 @@ export class LateRefusals {
       (call.isWaiting || (entered.has(call) && !call.isGone));
     // Limits differ between buckets where a default ceiling has yielded to what a bucket states.
     const ceilingOf = ({ request }: QueuedCall) => present(request, limiter).ceiling;
-    const judged = [...this.#registry.all()].filter(isJudged);
+    const judged = [...this.#registry.calls.values()].filter(isJudged);
     for (const calls of Map.groupBy(judged, (call) => limitsOf(ceilingOf(call))).values()) {
       const [first] = calls;
       if (first === undefined) continue;
@@ -253,7 +247,7 @@ export class LateRefusals {
 
   #refuse(call: QueuedCall, hold: Hold): void {
     const hasWaited = this.#now() >= call.passageEndsAt;
-    this.#registry.end(call, refused(hasWaited ? tooLate(hold) : waitTooLong(hold, call.request)));
+    this.#registry.end(call, hasWaited ? tooLate(hold) : waitTooLong(hold, call.request));
   }
 
   /** @param ahead slots that others take before the call */
@@ -273,6 +267,8 @@ export class LateRefusals {
     return this.#parts.clock.monotonic();
   }
 }
+
+const hasLimits = ({ perMinute, perDay }: CeilingLimits): boolean => perMinute !== null || perDay !== null;
 
 const limitsOf = ({ perMinute, perDay }: CeilingLimits): string => `${perMinute} ${perDay}`;
 

@@ -251,10 +251,7 @@ export class ObservedCall implements ObservedTicket {
   }
 
   #onNotGranted(failure: unknown): void {
-    const { state } = this.#call;
     this.#happened = [];
-    if (state.kind === 'gone' && state.ending.kind === 'failed')
-      this.#parts.detached(Promise.reject(failure));
     const code = failure instanceof Refusal ? limitRefusals.find((one) => one === failure.code) : undefined;
     if (!(failure instanceof Refusal) || code === undefined) return this.#known.resolve();
     this.#parts.buckets.noteHeld(this.#bucket, this.#parts.clock.monotonic());

@@ -13,14 +13,14 @@
 import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import { keyEnded, type Refusal } from '../errors.ts';
+import { keyEnded, Refusal } from '../errors.ts';
 import { type CeilingKey, isBackground, type LaneKey, type TicketId } from '../ids.ts';
 import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
 import { ShortLived } from '../short-lived.ts';
-import { enteredUntil, type Lanes, type LaneView } from './lanes.ts';
+import type { Lanes, LaneView } from './lanes.ts';
 import { expired, type Hold, waitTooLong } from './refusals.ts';
-import type { AdmissionParts, AdmissionRequest, BucketLane, Lease, Ticket } from './ticket.ts';
+import type { AdmissionParts, AdmissionRequest, Lease, Ticket } from './ticket.ts';
 import { type CallHeld, heldTimes, type WaitCauses } from './wait-causes.ts';
 
 type CallState =
@@ -36,7 +36,8 @@ type CallState =
     }
   /** The caller has a lease, or had one; it may come back to wait. `ticketEnded`: the limiter has no ticket of it any more. */
   | { readonly kind: 'sent'; readonly ticketEnded: boolean }
-  | { readonly kind: 'gone'; readonly ending: Ending };
+  /** `why`: what the promise of a caller that comes to wait is rejected with. */
+  | { readonly kind: 'gone'; readonly why: unknown };
 
 type Waiting = Extract<CallState, { kind: 'waiting' }>;
 
@@ -65,11 +66,7 @@ export interface ObservedTicket extends Pick<Ticket, 'whenGranted' | 'waitedMs' 
 /** A lane whose grant went back counts as held for the same cause until it is granted again: a little longer than it sleeps. Milliseconds. */
 const outsideSlackMs = 1_000;
 
-interface Entered {
-  readonly lane: LaneView;
-  readonly clock: Clock;
-  readonly registry: WaitRegistry;
-}
+export const handedIn = new Error('a ticket was used after it was handed in');
 
 export class QueuedCall implements Ticket {
   /** As configuration has it now: replaced by a reload. */
@@ -102,7 +99,8 @@ export class QueuedCall implements Ticket {
   readonly #clock: Clock;
   readonly #registry: WaitRegistry;
 
-  constructor(request: AdmissionRequest, clientGone: CallSignal, { lane, clock, registry }: Entered) {
+  constructor(request: AdmissionRequest, clientGone: CallSignal, lane: LaneView, registry: WaitRegistry) {
+    const { clock } = registry;
     const now = clock.monotonic();
     this.request = request;
     this.clientGone = clientGone;
@@ -117,7 +115,7 @@ export class QueuedCall implements Ticket {
 
   /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */
   handleEvent(): void {
-    this.#registry.end(this, { kind: 'client_gone', reason: this.clientGone.reason });
+    this.#registry.end(this, this.clientGone.reason);
   }
 
   /** The ceiling of which it may take a slot now. */
@@ -182,7 +180,7 @@ export class QueuedCall implements Ticket {
   }
 
   leave(): void {
-    if (this.observed === null) this.#registry.end(this, { kind: 'left' });
+    if (this.observed === null) this.#registry.end(this, handedIn);
     else this.observed.leave();
   }
 
@@ -214,39 +212,11 @@ export class QueuedCall implements Ticket {
   }
 
   /** Why the call must not be sent now; `null` = it may. */
-  reasonToStop(now: number): Ending | null {
-    if (this.clientGone.aborted) return { kind: 'client_gone', reason: this.clientGone.reason };
-    if (!this.request.stillValid()) return refused(keyEnded());
-    if (now > this.deadline) return refused(expired(0, 'queue'));
+  reasonToStop(now: number): unknown {
+    if (this.clientGone.aborted) return this.clientGone.reason;
+    if (!this.request.stillValid()) return keyEnded();
+    if (now > this.deadline) return expired(0, 'queue');
     return null;
-  }
-}
-
-// Endings
-
-export type Ending =
-  /** Sluice refuses the call: it is too late, its key was revoked, or the process ends. */
-  | { readonly kind: 'refused'; readonly refusal: Refusal }
-  /** Nobody waits for the call's response any more; `reason` is that of the client's abort signal. */
-  | { readonly kind: 'client_gone'; readonly reason: unknown }
-  /** A store failed in a way that no refusal describes. The caller's promise rejects with the error. */
-  | { readonly kind: 'failed'; readonly error: unknown }
-  /** The journey ended the ticket: the call was answered, or its attempt was given up. */
-  | { readonly kind: 'left' };
-
-export const refused = (refusal: Refusal): Ending => ({ kind: 'refused', refusal });
-
-/** What the promise of a caller that waits, or comes to wait, is rejected with. */
-function rejectionOf(ending: Ending): unknown {
-  switch (ending.kind) {
-    case 'refused':
-      return ending.refusal;
-    case 'client_gone':
-      return ending.reason;
-    case 'failed':
-      return ending.error;
-    case 'left':
-      return new Error('a ticket was used after it was handed in');
   }
 }
 
@@ -280,15 +250,18 @@ const callerOf = ({ clientGone, request: { stillValid } }: QueuedCall): Observed
 });
 
 export class WaitRegistry {
+  readonly clock: Clock;
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
   readonly #causes: WaitCauses;
-  readonly #calls = new ShortLived<TicketId, QueuedCall>();
+  /** All calls by ticket, in the order of their coming, also those that do not wait now. */
+  readonly calls = new ShortLived<TicketId, QueuedCall>();
   /** The lanes in which calls wait now, under each ceiling. */
   readonly #lanesUnder = new Map<CeilingKey, Set<LaneView>>();
   readonly #observe: Observe;
 
   constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses, observe: Observe) {
+    this.clock = parts.clock;
     this.#parts = parts;
     this.#lanes = lanes;
     this.#causes = causes;
@@ -299,26 +272,11 @@ export class WaitRegistry {
   enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
     const lane = this.#lanes.of(request);
     lane.calls += 1;
-    lane.entered.calls = enteredUntil(lane, lane.usedAt) + 1;
-    const call = new QueuedCall(request, clientGone, { lane, clock: this.#parts.clock, registry: this });
+    lane.entered = { calls: lane.enteredUntil(lane.usedAt) + 1, at: lane.usedAt };
+    const call = new QueuedCall(request, clientGone, lane, this);
     clientGone.addEventListener('abort', call, { once: true });
-    this.#calls.set(request.admission.ticket, call);
+    this.calls.set(request.admission.ticket, call);
     return call;
-  }
-
-  /** The call with this ticket, for a grant of the limiter. */
-  find(ticket: TicketId): QueuedCall | undefined {
-    return this.#calls.get(ticket);
-  }
-
-  /** All calls in the order of their coming, also those that do not wait now. */
-  all(): Iterable<QueuedCall> {
-    return this.#calls.values();
-  }
-
-  /** How many calls `all()` returns. */
-  get size(): number {
-    return this.#calls.size;
   }
 
   /** Calls that wait now under one ceiling. */
@@ -359,7 +317,7 @@ export class WaitRegistry {
     if (before.kind === 'gone') {
       // A call that ended while it was on its way upstream may have come back into the lane with its response.
       this.#takeOut(call);
-      return Promise.reject(rejectionOf(before.ending) as Error);
+      return Promise.reject(before.why as Error);
     }
     const { clock, detached } = this.#parts;
     return new Promise<Lease>((resolve, reject) => {
@@ -390,7 +348,7 @@ export class WaitRegistry {
     audience.addEventListener('abort', call, { once: true });
     const observed = this.#observe(call, { audience, stillValid });
     call.observed = observed;
-    if (this.#calls.size <= maxReckoned) void observed.follow(enterLane(call));
+    if (this.calls.size <= maxReckoned) void observed.follow(enterLane(call));
     else observed.stop();
     return call;
   }
@@ -426,15 +384,14 @@ export class WaitRegistry {
     call.heldSoFar = this.#causes.ends(call.heldSoFar, call.lane);
   }
 
-  /** The caller gets its lease. False: no caller waits for it any more. */
-  grant(call: QueuedCall, lease: Lease): boolean {
+  /** The caller, if it waits, gets its lease. */
+  grant(call: QueuedCall, lease: Lease): void {
     const { state } = call;
-    if (state.kind !== 'waiting') return false;
+    if (state.kind !== 'waiting') return;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', ticketEnded: false });
     this.#causes.onEvent(call.lane);
     state.resolve(lease);
-    return true;
   }
 
   /**
@@ -446,37 +403,38 @@ export class WaitRegistry {
     const { joinedBucketOf, limiter, detached } = this.#parts;
     const joined = call.isWaiting ? joinedBucketOf(call.request) : null;
     if (joined === null) return;
-    const from = call.request.admission.bucket;
-    this.#transfer(call, joined);
     const { admission, arrivedAt, maxWaitMs } = call.request;
-    const position = { kind: 'arrival', at: arrivedAt } as const;
-    detached(limiter.move(from, { ...admission, maxWaitMs, position }));
-  }
-
-  #transfer(call: QueuedCall, to: BucketLane): void {
-    const { admission } = call.request;
     this.#count(call.lane, -1);
     this.#ends(call);
     call.lane.calls -= 1;
     call.asksForSlot = false;
-    call.request = { ...call.request, admission: { ...admission, ...to } };
+    call.request = { ...call.request, admission: { ...admission, ...joined } };
     call.lane = this.#lanes.of(call.request);
     call.lane.calls += 1;
     this.#count(call.lane, 1);
     this.begins(call);
+    const position = { kind: 'arrival', at: arrivedAt } as const;
+    detached(limiter.move(admission.bucket, { ...admission, ...joined, maxWaitMs, position }));
+  }
+
+  /** A store failed in a way that no refusal describes: the caller hears of it, or whoever reads the log where nobody waits. */
+  fail(call: QueuedCall, failure: unknown): void {
+    if (call.observed !== null && !(failure instanceof Refusal))
+      this.#parts.detached(Promise.reject(failure as Error));
+    this.end(call, failure);
   }
 
   /** Ends the call in admission, and rejects its waiting caller. A second `end` of the same call does nothing. */
-  end(call: QueuedCall, ending: Ending): void {
+  end(call: QueuedCall, why: unknown): void {
     const { state } = call;
     if (state.kind === 'gone') return;
     if (state.kind === 'waiting') this.#stopWaiting(call, state);
-    call.become({ kind: 'gone', ending });
+    call.become({ kind: 'gone', why });
     call.lane.calls -= 1;
-    this.#calls.delete(call.request.admission.ticket);
+    this.calls.delete(call.request.admission.ticket);
     call.clientGone.removeEventListener('abort', call);
     if (state.kind !== 'sent' || !state.ticketEnded) this.#takeOut(call);
-    if (state.kind === 'waiting') state.reject(rejectionOf(ending));
+    if (state.kind === 'waiting') state.reject(why);
   }
 
   #stopWaiting(call: QueuedCall, { cancelDeadline }: Waiting): void {
@@ -499,15 +457,15 @@ export class WaitRegistry {
     } finally {
       const full = this.#fullFor(call);
       const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
-      if (call.isWaiting) this.end(call, refused(expired(waitMs, heldBy)));
+      if (call.isWaiting) this.end(call, expired(waitMs, heldBy));
     }
   }
 
   /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
-  #lateForCeiling(call: QueuedCall, now: number): Ending | null {
+  #lateForCeiling(call: QueuedCall, now: number): Refusal | null {
     const full = isBackground(call.lane.key) ? null : this.#fullFor(call);
     if (full === null || now + full.waitMs <= call.deadline) return null;
-    return refused(waitTooLong(full, call.request));
+    return waitTooLong(full, call.request);
   }
 
   /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = it may have one. */

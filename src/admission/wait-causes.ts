@@ -6,6 +6,7 @@
  * Keeps: a call that is sent at once costs nothing here; a look at a lane costs the same however many calls wait in it.
  */
 import type { HeldTime, WaitCause } from '../call.ts';
+import type { CancelTimer } from '../clock.ts';
 import { heldByReasons } from '../errors.ts';
 import type { BucketKey } from '../ids.ts';
 import type { CauseTimeline, LaneView, MsByCause } from './lanes.ts';
@@ -52,11 +53,15 @@ export function heldTimes(held: CallHeld | null, waitedMs: number): readonly Hel
 
 export class WaitCauses {
   readonly #parts: Pick<AdmissionParts, 'clock' | 'limiter'>;
+  readonly #onLook: (lanes: Iterable<LaneView>) => void;
   /** The lanes in which calls are held. */
   readonly #lanes = new Set<LaneView>();
+  #cancelLook: CancelTimer = () => {};
 
-  constructor(parts: Pick<AdmissionParts, 'clock' | 'limiter'>) {
+  /** @param onLook gets the lanes in which calls are held, every `lookEveryMs` */
+  constructor(parts: Pick<AdmissionParts, 'clock' | 'limiter'>, onLook: (lanes: Iterable<LaneView>) => void) {
     this.#parts = parts;
+    this.#onLook = onLook;
   }
 
   /** What has held the call, from now on in its lane. A call that is in a wait already goes on with it. */
@@ -83,6 +88,7 @@ export class WaitCauses {
     if (lane.causes.calls === 0) {
       this.#note(lane, null);
       this.#lanes.delete(lane);
+      if (this.#lanes.size === 0) this.#cancelLook();
     }
     return { from: null, past, cause: timeline.present?.cause ?? held.cause };
   }
@@ -98,9 +104,10 @@ export class WaitCauses {
   }
 
   #lookLater(): void {
-    this.#parts.clock.after(lookEveryMs, () => {
+    this.#cancelLook = this.#parts.clock.after(lookEveryMs, () => {
       for (const lane of this.#lanes) this.#look(lane);
-      if (this.#lanes.size > 0) this.#lookLater();
+      this.#onLook(this.#lanes);
+      this.#lookLater();
     });
   }
 

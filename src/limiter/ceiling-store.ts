@@ -5,7 +5,11 @@
  * Invariants: every send is counted here as well, so that the share counts the whole window from the first moment on; every 60 s window
  * holds at most the ceiling over all replicas (1), also over a loss of Redis' data, as long as the replicas that sent are alive; without
  * Redis nobody is let through unseen.
+ *
+ * In this process a day begins with the first call of a key and lasts 24 hours, as `redis/lua/consume.lua` counts it. Time is the clock's
+ * alone, so that a change of the system's time ends no window.
  */
+import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { CeilingKey, ReplicaId } from '../ids.ts';
@@ -16,13 +20,17 @@ import {
   type CeilingState,
   type CeilingView,
   ceilingWindowMs,
+  dayLeft,
   dayState,
+  expire,
+  giveSlotBack,
   holdAt,
   holdsIn,
   minuteState,
+  type SlotRequest,
+  takeSlot,
 } from './policy/ceiling.policy.ts';
 import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.policy.ts';
-import { LocalCeilings, type LocalSlot, type Take } from './local-ceilings.ts';
 import type { RedisCeilings } from './redis/ceilings.ts';
 
 /** A slot that was taken, to be given back when the call is not sent after all. */
@@ -34,6 +42,18 @@ export interface Slot {
   readonly local: LocalSlot;
   isGivenBack: boolean;
 }
+
+/** Whether a slot was taken. */
+type Take<Slot> =
+  /** `dayLeft`: calls that the ceiling of the day allows after this one; `null` = there is none. */
+  | {
+      readonly kind: 'taken';
+      readonly slot: Slot;
+      readonly state: CeilingState | null;
+      readonly dayLeft: number | null;
+    }
+  /** `isDaily`: the ceiling of the day refused; else that of the minute did. */
+  | { readonly kind: 'refused'; readonly waitMs: number; readonly isDaily: boolean };
 
 export type TakeReply = Take<Slot>;
 
@@ -95,11 +115,8 @@ export class CeilingStore {
         const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
         return { kind: 'taken', slot, state, dayLeft };
       }
-      case 'refused': {
-        const { waitMs, isDaily } = reply;
-        const full = perMinute === null ? null : { limit: perMinute, remaining: 0, nextSlotMs: waitMs };
-        return { kind: 'refused', waitMs, isDaily, state: isDaily ? null : full };
-      }
+      case 'refused':
+        return reply;
       case 'unavailable': {
         if (whenDown() === 'deny')
           throw new Refusal('limiter_unavailable', { retryInMs: retryUnavailableMs });
@@ -204,6 +221,133 @@ export class CeilingStore {
 }
 
 const isNone = ({ perMinute, perDay }: CeilingRef): boolean => perMinute === null && perDay === null;
+
+// What this process counts: the sliding log of the minute and the fixed window of the day. Keys whose windows are over are forgotten
+
+const dayMs = 86_400_000;
+
+/** The send time under the minute ceiling, and when the day began that counts the call; `null` = not taken. */
+export interface LocalSlot {
+  readonly minute: number | null;
+  readonly day: number | null;
+}
+
+/** A taken slot: the library's result plus the send time that identifies the slot. */
+class SlotTaken extends RateLimiterRes {
+  readonly slot: number;
+
+  constructor(slot: number) {
+    super();
+    this.slot = slot;
+  }
+}
+
+/** The library's limiter in memory, with the sliding log of `ceiling.policy.ts` in the place of its fixed window. */
+class SlidingLog extends RateLimiterMemory {
+  readonly #clock: Clock;
+  /** Times of sends by key, ascending. */
+  readonly logs = new Map<string, number[]>();
+  #sweepAt = 0;
+
+  constructor(clock: Clock) {
+    super({ points: 1, duration: Math.ceil(ceilingWindowMs / 1_000) });
+    this.#clock = clock;
+  }
+
+  /** Takes one slot. Rejects with a `RateLimiterRes` when none is left. */
+  override async consume(key: string, _points: number, request: SlotRequest): Promise<SlotTaken> {
+    const now = this.#clock.monotonic();
+    this.#sweep(now);
+    const log = this.logs.get(key) ?? [];
+    const result = takeSlot(log, request, now);
+    if (result.kind === 'refused') throw new RateLimiterRes(0, result.waitMs);
+    this.logs.set(key, log);
+    return new SlotTaken(result.slot);
+  }
+
+  /** Once a window. */
+  #sweep(now: number): void {
+    if (now < this.#sweepAt) return;
+    this.#sweepAt = now + ceilingWindowMs;
+    for (const [key, log] of this.logs) if (expire(log, now).live === 0) this.logs.delete(key);
+  }
+}
+
+class LocalCeilings {
+  readonly #clock: Clock;
+  readonly #minutes: SlidingLog;
+  /** One count for a key, whatever its limit is at the moment: a limit may change while the count goes on. */
+  readonly #days = new Map<string, { readonly since: number; calls: number }>();
+  #sweepAt = 0;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+    this.#minutes = new SlidingLog(clock);
+  }
+
+  /** The minute is asked first because it refuses most often and without a trace; when the day refuses, the minute's slot goes back. */
+  async take({ key, perMinute, perDay }: CeilingRef, lateMs: number): Promise<Take<LocalSlot>> {
+    let minute: number | null = null;
+    if (perMinute !== null) {
+      const request = { limit: perMinute, lateMs };
+      const taken = await this.#minutes.consume(key, 1, request).catch((refusal: unknown) => refusal);
+      if (!(taken instanceof RateLimiterRes)) throw taken;
+      if (!(taken instanceof SlotTaken))
+        return { kind: 'refused', waitMs: taken.msBeforeNext, isDaily: false };
+      minute = taken.slot;
+    }
+    const now = this.#clock.monotonic();
+    const left = perDay === null ? null : dayLeft(this.view(key), perDay, now);
+    if (left !== null && left.calls <= 0) {
+      this.giveBack(key, { minute, day: null });
+      return { kind: 'refused', waitMs: left.endsInMs, isDaily: true };
+    }
+    const state = perMinute === null ? null : minuteState(this.view(key), perMinute, now);
+    const day = left === null ? null : this.#countOfDay(key);
+    return { kind: 'taken', slot: { minute, day }, state, dayLeft: left === null ? null : left.calls - 1 };
+  }
+
+  /** Counts a send that another store allowed, whatever the limits are. */
+  async note({ key, perMinute, perDay }: CeilingRef): Promise<LocalSlot> {
+    const limit = Number.MAX_SAFE_INTEGER;
+    const minute = perMinute === null ? null : (await this.#minutes.consume(key, 1, { limit })).slot;
+    return { minute, day: perDay === null ? null : this.#countOfDay(key) };
+  }
+
+  /** A day that is over stays as it was. */
+  giveBack(key: string, { minute, day: since }: LocalSlot): void {
+    if (minute !== null) giveSlotBack(this.#minutes.logs.get(key) ?? [], minute);
+    const day = this.#days.get(key);
+    if (day?.since === since && day.calls > 0) day.calls -= 1;
+  }
+
+  view(key: string): CeilingView {
+    const day = this.#dayOf(key);
+    return {
+      log: this.#minutes.logs.get(key) ?? [],
+      day: day === null ? null : { calls: day.calls, endsAt: day.since + dayMs },
+    };
+  }
+
+  /** `null` = none has begun, or it is over. */
+  #dayOf(key: string): { readonly since: number; calls: number } | null {
+    const day = this.#days.get(key);
+    return day === undefined || day.since + dayMs <= this.#clock.monotonic() ? null : day;
+  }
+
+  /** Counts a call, with which a day begins where none lasts. Returns when the day began. */
+  #countOfDay(key: string): number {
+    const now = this.#clock.monotonic();
+    if (now >= this.#sweepAt) {
+      this.#sweepAt = now + dayMs / 24;
+      for (const [each, { since }] of this.#days) if (since + dayMs <= now) this.#days.delete(each);
+    }
+    const day = this.#dayOf(key) ?? { since: now, calls: 0 };
+    day.calls += 1;
+    this.#days.set(key, day);
+    return day.since;
+  }
+}
 
 // What this replica sent in the last window: enough to put it back in a Redis that lost its data or was unavailable
 

@@ -6,7 +6,7 @@
  */
 import { maxShownCallers, type CeilingsNow, type InForce } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
-import { enteredUntil, type LaneView } from '../admission/lanes.ts';
+import type { LaneView } from '../admission/lanes.ts';
 import type { Clock } from '../clock.ts';
 import { type CeilingRef, type CeilingState, ceilingWindowMs } from '../limiter/policy/ceiling.policy.ts';
 import type { CallerKey, CeilingKey } from '../ids.ts';
@@ -99,7 +99,7 @@ export function createPressure(parts: {
           return {
             workspaceId: latest.workspaceId,
             bucket,
-            calls: enteredUntil(lane, now),
+            calls: lane.enteredUntil(now),
             weight: latest.admission.weight,
             maxInFlight: latest.admission.maxInFlight,
             perMinute: holds.perMinute,

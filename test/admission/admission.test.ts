@@ -224,18 +224,6 @@ atOrigins('the admission queue', (instant) => {
     expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
   });
 
-  test('refuses waiting calls whose API key was revoked', async () => {
-    const { enter, pass, story, queue } = world();
-    let valid = true;
-    enter('a', oneAMinute);
-    enter('b', { ...oneAMinute, stillValid: () => valid });
-    await pass(1);
-    valid = false;
-    queue.recheckKeys();
-    await pass(1);
-    expect(story).toEqual(['a', 'b unauthenticated']);
-  });
-
   test('ignores a second settlement of a lease', async () => {
     const { enter, pass, settle, limiter, ceilings } = world();
     enter('a', { ...plenty, perMinute: 5 });

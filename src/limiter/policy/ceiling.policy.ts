@@ -14,14 +14,8 @@ import type { CeilingKey } from '../../ids.ts';
 export const ceilingWindowMs = 60_000 + 150;
 
 export type SlotResult =
-  /** `slot` names what to give back; `nextSlotMs` until the oldest slot frees (0 when none was taken before). */
-  | {
-      readonly kind: 'taken';
-      readonly slot: number;
-      readonly remaining: number;
-      readonly nextSlotMs: number;
-    }
-  | { readonly kind: 'refused'; readonly waitMs: number };
+  /** `slot` names what to give back. */
+  { readonly kind: 'taken'; readonly slot: number } | { readonly kind: 'refused'; readonly waitMs: number };
 
 export interface SlotRequest {
   /** Slots per window. */
@@ -52,16 +46,10 @@ export function expire(log: number[], now: number): { readonly first: number; re
  * its slot counted from then: whoever takes the freed slot leaves a whole window after it, however late it left.
  */
 export function takeSlot(log: number[], { limit, lateMs = 0 }: SlotRequest, now: number): SlotResult {
-  const { first, live } = expire(log, now);
-  if (live >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
+  if (expire(log, now).live >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
   const slot = Math.max(now + lateMs, log.at(-1) ?? now);
   log.push(slot);
-  return {
-    kind: 'taken',
-    slot,
-    remaining: limit - live - 1,
-    nextSlotMs: (log[first] ?? now) + ceilingWindowMs - now,
-  };
+  return { kind: 'taken', slot };
 }
 
 /** Gives back the very slot that was taken. A slot that is not there any more (expired) changes nothing. */

@@ -142,6 +142,10 @@ interface Taking {
   readonly lateMs: number;
 }
 
+interface Asked extends PromiseWithResolvers<SlotResult> {
+  readonly asked: Taking;
+}
+
 /** What the library passes on: resolved when a slot was taken, rejected otherwise. */
 class SlotResult extends RateLimiterRes {
   readonly reply: RedisTake;
@@ -154,8 +158,8 @@ class SlotResult extends RateLimiterRes {
 
 class RedisSlidingLog extends RateLimiterRedis {
   readonly #redis: RedisHealth;
-  /** Calls that ask for slots under the same limits at the same time take them with one command. */
-  readonly #taking = new Gathered<Taking, SlotResult>((_limits, asked) => this.#takeAll(asked), maxTogether);
+  /** Those that wait while a command for slots under the same limits is under way: they go together in the next one, in order. */
+  readonly #waiting = new Map<string, Asked[]>();
 
   constructor(redis: RedisHealth, storeClient: RedisClient) {
     super({ storeClient, points: 1, duration: Math.ceil(ceilingWindowMs / 1_000) });
@@ -171,7 +175,29 @@ class RedisSlidingLog extends RateLimiterRedis {
   }
 
   _upsert(limits: string, _points: number, _ms: number, _force: boolean, asked: Taking): Promise<SlotResult> {
-    return this.#taking.ask(limits, asked);
+    const one = { asked, ...Promise.withResolvers<SlotResult>() };
+    const line = this.#waiting.get(limits);
+    if (line === undefined) void this.#takeInTurn(limits, one);
+    else line.push(one);
+    return one.promise;
+  }
+
+  async #takeInTurn(limits: string, first: Asked): Promise<void> {
+    const line: Asked[] = [];
+    this.#waiting.set(limits, line);
+    for (let batch = [first]; batch.length > 0; batch = line.splice(0, maxTogether)) {
+      try {
+        const taken = await this.#takeAll(batch.map(({ asked }) => asked));
+        for (const [at, { resolve, reject }] of batch.entries()) {
+          const result = taken[at];
+          if (result === undefined) reject(new TypeError('a reply is missing'));
+          else resolve(result);
+        }
+      } catch (failure) {
+        for (const { reject } of batch) reject(failure);
+      }
+    }
+    this.#waiting.delete(limits);
   }
 
   /** The library converts what `_upsert` resolves with. Nothing is left to convert here. */
@@ -207,54 +233,4 @@ function takeOf([kind, count, ms, left]: readonly unknown[], perMinute: number |
     return { kind: 'refused', waitMs: nextSlotMs, isDaily: kind === 'day' };
   if (kind !== 'taken') return malformed();
   return { kind, remaining: Math.max(0, (perMinute ?? used) - used), nextSlotMs, dayLeft };
-}
-
-interface Waiting<In, Out> {
-  readonly asked: In;
-  readonly resolve: (reply: Out) => void;
-  readonly reject: (failure: unknown) => void;
-}
-
-/**
- * Group commit of one kind of command: at most one command per key is under way. Requests that arrive meanwhile go together in the
- * next command, in order; a request that finds no command under way is sent at once.
- */
-class Gathered<In, Out> {
-  readonly #send: (key: string, asked: readonly In[]) => Promise<readonly Out[]>;
-  readonly #max: number;
-  readonly #waiting = new Map<string, Waiting<In, Out>[]>();
-
-  /** `send` resolves with one reply per request, or rejects for all of them. `max`: requests of one command. */
-  constructor(send: (key: string, asked: readonly In[]) => Promise<readonly Out[]>, max: number) {
-    this.#send = send;
-    this.#max = max;
-  }
-
-  ask(key: string, asked: In): Promise<Out> {
-    return new Promise((resolve, reject) => {
-      const one = { asked, resolve, reject };
-      const line = this.#waiting.get(key);
-      if (line !== undefined) {
-        line.push(one);
-        return;
-      }
-      this.#waiting.set(key, []);
-      void this.#sendAll(key, [one]);
-    });
-  }
-
-  async #sendAll(key: string, first: Waiting<In, Out>[]): Promise<void> {
-    for (let batch = first; batch.length > 0; batch = this.#waiting.get(key)?.splice(0, this.#max) ?? []) {
-      try {
-        const asked = batch.map((one) => one.asked);
-        const replies = await this.#send(key, asked);
-        for (const [at, reply] of replies.entries()) batch[at]?.resolve(reply);
-        // Rejecting changes only the requests that got no reply.
-        for (const { reject } of batch) reject(new TypeError('a reply is missing'));
-      } catch (failure) {
-        for (const { reject } of batch) reject(failure);
-      }
-    }
-    this.#waiting.delete(key);
-  }
 }

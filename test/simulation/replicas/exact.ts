@@ -5,7 +5,7 @@
  * Owns: order (4), places in flight (3) and leases (8) at each grant and each send. Does not own: whether anybody should have been
  * granted (`progress.ts`).
  */
-import type { LocalSlot } from '../../../src/limiter/local-ceilings.ts';
+import type { LocalSlot } from '../../../src/limiter/ceiling-store.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
 import type { LanePlan } from '../plan.ts';
