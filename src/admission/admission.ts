@@ -11,13 +11,10 @@
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
 import type { CallSignal } from '../call-abort.ts';
-import type { Clock } from '../clock.ts';
 import { keyEnded, Refusal } from '../errors.ts';
 import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
-import type { Ceilings } from '../limiter/ceiling-store.ts';
 import { type Admission, defaultLeaseMs, type LimiterListener, type Reserved } from '../limiter/limiter.ts';
-import type { Limiter } from '../limiter/over-log/limiter.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingGate, type SlotReply } from './ceiling-gate.ts';
 import { LaneRotation } from './lane-rotation.ts';

@@ -165,7 +165,7 @@ export class CeilingGate {
     const stop = call.reasonToStop(now);
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
     const { lane } = call;
-    const { state, dayLeft } = slot.reply;
+    const { dayLeft } = slot.reply;
     lane.servedAt = now;
     const isMinuteAmple = this.#reportEdge(pending, slot);
     const { perDay } = slot.ceiling;

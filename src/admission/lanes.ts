@@ -58,6 +58,7 @@ const halfLifeMs = 1_800_000;
 export class LaneView {
   readonly bucket: BucketKey;
   readonly key: LaneKey;
+  readonly ceiling: CeilingKey;
   /** Its latest call, under the settings that this process stated last for the lane. */
   latest: AdmissionRequest;
   /** Calls of this process that are in admission with it, and those of them whose callers wait. */
@@ -81,6 +82,7 @@ export class LaneView {
   constructor(call: AdmissionRequest, now: number) {
     this.bucket = call.admission.bucket;
     this.key = call.admission.lane;
+    this.ceiling = call.ceiling.key;
     this.latest = call;
     this.usedAt = now;
     this.entered = { calls: 0, at: now };
@@ -89,10 +91,6 @@ export class LaneView {
   /** By name. */
   get upstream(): string {
     return this.latest.subject.upstream;
-  }
-
-  get ceiling(): CeilingKey {
-    return this.latest.ceiling.key;
   }
 
   /** Calls that entered the lane, as they count now. */

@@ -72,36 +72,6 @@ describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
     expect(story).toEqual(names(6));
   });
 
-  test('of the minute that raises it lets waiting calls go in order, and no more of them than it allows', async () => {
-    const { enter, pass, reload, story } = world(ms);
-    for (const id of names(8)) enter(id, two);
-    await pass(5_000);
-    expect(story).toEqual(names(2));
-    reload({ perMinute: 5 });
-    await pass(1_000);
-    expect(story).toEqual(names(5));
-    enter('new', { perMinute: 5 });
-    await pass(54_200);
-    expect(story).toEqual(names(7));
-    await pass(10_000);
-    expect(story).toEqual([...names(8), 'new']);
-  });
-
-  test('of the minute that lowers it holds waiting calls, and refuses those that are too late now', async () => {
-    const { enter, pass, reload, story, refusals } = world(ms);
-    for (const id of names(8)) enter(id, { perMinute: 4, maxWaitMs: 100_000 });
-    await pass(5_000);
-    expect(story).toEqual(names(4));
-    reload(two);
-    await pass(1_000);
-    // Two calls can go when the first four are a minute old; the other two could go a minute later, after their wait.
-    expect(story.slice(4).toSorted()).toEqual(['c6 wait_expired', 'c7 wait_expired']);
-    expect(refusals.get('c6')).toMatchObject({ heldBy: 'ceiling_minute' });
-    expect(refusals.get('c6')?.retryInMs).toBeGreaterThan(110_000);
-    await pass(54_500);
-    expect(story.slice(6)).toEqual(['c4', 'c5']);
-  });
-
   test('of the minute that lowers it refuses calls that are too late now, although another reason holds them', async () => {
     const { enter, pass, reload, story, refusals } = world(ms);
     for (const id of names(4)) enter(id, { perMinute: 10, maxInFlight: 1, maxWaitMs: 100_000 });
