@@ -172,10 +172,7 @@ export class AdmissionQueue {
 
   /** Refuses waiting calls whose key is not valid any more. */
   recheckKeys(): void {
-    for (const call of this.#registry.calls.values()) {
-      if (!call.isWaiting || call.request.stillValid()) continue;
-      this.#registry.end(call, keyEnded());
-    }
+    this.refuseWaiting(({ stillValid }) => (stillValid() ? null : keyEnded()));
   }
 
   /** Refuses each waiting call for which `judge` returns a refusal. */
