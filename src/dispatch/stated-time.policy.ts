@@ -2,7 +2,7 @@
  * Times as upstreams write them, in fields, bodies and sentences: an instant, a duration, or a bare number.
  *
  * Owns: the grammar of one value. Does not own: which fields and members state a time (`retry-after.policy.ts`),
- * and what a reset means for a bucket (`feedback/reading.policy.ts`). Invariants: never throws, linear;
+ * and what a reset means for a bucket (`feedback/limits.policy.ts`). Invariants: never throws, linear;
  * what is not exactly one of these forms is `null` ("no information"), never 0, because 0 would open a bucket.
  */
 import type { TimeUnit } from '../config/settings.ts';

@@ -15,7 +15,6 @@ import type {
 } from '../../config/settings.ts';
 import { longestWaitMs, namedWaitMs } from '../retry-after.policy.ts';
 import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
-import { unownedReadings } from './ietf.policy.ts';
 import { valueAt } from './json.policy.ts';
 import {
   addTighter,
@@ -25,9 +24,10 @@ import {
   reportsOf,
   requestsReading,
   reset,
+  unownedReadings,
   windowOf,
   type Reading,
-} from './reading.policy.ts';
+} from './limits.policy.ts';
 import type { ResponseReader } from './response.policy.ts';
 
 /** A refusal that states no wait is taken to last for the shortest described window, but no longer than this. Milliseconds. */
@@ -53,31 +53,25 @@ export const unknownDialect: Dialect = {
 };
 
 export function learnFromDialect(dialect: Dialect, response: ResponseReader): Feedback {
-  const readings = readingsOf(dialect, response);
+  const readings =
+    dialect.fields === null
+      ? unownedReadings(response.fields, response.at)
+      : dialect.fields.flatMap((one) => readingOf(one, dialect.windows, response) ?? []);
   const meters =
     dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, response.at);
   const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, response));
   const throttle = throttleOf(dialect, response, readings, meters);
+  const name = dialect.namedIn === null ? '' : (response.fields.get(dialect.namedIn)?.trim() ?? '');
   return {
     meters,
     throttle,
-    ...nameOf(dialect, response),
+    ...(name === '' || name.length > maxName ? {} : { scope: { name } }),
     ...(refusesCredential ? { refusesCredential } : {}),
   };
 }
 
 /** A longer value of the field is no name. Characters. */
 const maxName = 128;
-
-function nameOf({ namedIn }: Dialect, { fields }: ResponseReader): Pick<Feedback, 'scope'> {
-  const name = namedIn === null ? '' : (fields.get(namedIn)?.trim() ?? '');
-  return name === '' || name.length > maxName ? {} : { scope: { name } };
-}
-
-function readingsOf({ fields: described, windows }: Dialect, response: ResponseReader): readonly Reading[] {
-  if (described === null) return unownedReadings(response.fields, response.at);
-  return described.map((one) => readingOf(one, windows, response)).filter((reading) => reading !== null);
-}
 
 /**
  * What one set of fields states; `null`: the response has none of them. A field with a rate stands for a limit of one second's calls, or
@@ -137,30 +131,24 @@ function valueOf({ name, member }: CountField, fields: ReadonlyMap<string, strin
 /** Reports for the windows that the dialect describes, and for a day; of two for one window that of the lower limit. */
 function windowReports({ windows }: Dialect, readings: readonly Reading[], at: ResponseTime): MeterReport[] {
   const reports: MeterReport[] = [];
-  for (const reading of readings)
-    for (const report of windowReport(windows, reading, at)) addTighter(reports, report);
-  return reports;
-}
-
-function windowReport(
-  windows: readonly DialectWindow[],
-  reading: Reading,
-  at: ResponseTime,
-): readonly MeterReport[] {
-  const window = windowFor(windows, reading);
-  if (window === null) return dayReports(reading);
-  const limit = reading.limit ?? window.requests;
-  const { remaining } = reading;
-  const level = remaining === null ? null : Math.max(0, limit - remaining);
-  return [
-    {
+  for (const reading of readings) {
+    const window = windowFor(windows, reading);
+    if (window === null) {
+      // A day's quota that only the responses state.
+      for (const day of reportsOf([reading])) if (day.meter === 'requests_day') addTighter(reports, day);
+      continue;
+    }
+    const limit = reading.limit ?? window.requests;
+    const level = reading.remaining === null ? null : Math.max(0, limit - reading.remaining);
+    addTighter(reports, {
       meter: window.meter,
       limit,
       windowMs: windowOf(reading) ?? window.windowMs,
       ...(window.kind === 'fixed' ? endOf(reading, window.windowMs, at) : {}),
       level: level === null ? null : { lowest: Math.max(0, level - 1), highest: level },
-    },
-  ];
+    });
+  }
+  return reports;
 }
 
 /**
@@ -200,10 +188,6 @@ function windowFor(windows: readonly DialectWindow[], reading: Reading): Dialect
   const possible = windows.filter((window) => mayHaveLeft(reading, window.windowMs));
   return possible.find(({ requests }) => requests === reading.limit) ?? possible.at(-1) ?? null;
 }
-
-/** A day's quota that only the responses state. */
-const dayReports = (reading: Reading): readonly MeterReport[] =>
-  reportsOf([reading]).filter(({ meter }) => meter === 'requests_day');
 
 /** The wait that a refusal states in the places which its dialect describes, the first that does; `null`: none of them. */
 function describedWaitMs(places: readonly WaitPlace[], response: ResponseReader): number | null {
@@ -310,33 +294,28 @@ const permanentBy = (condition: RefusalCondition, waitMs: number | null): Thrott
   ...scopeOf(condition),
 });
 
-/** The condition that the response meets, the most exact one of both kinds. */
+/**
+ * The condition that the response meets, the most exact one of both kinds, the first of equals: the one with more parts, or with as many and
+ * a text around that of the other. `null`: it meets none.
+ */
 function conditionOf(
   { throttledBy, permanentBy: lasting }: Dialect,
   response: ResponseReader,
 ): { readonly kind: 'rate' | 'permanent'; readonly condition: RefusalCondition } | null {
-  const rate = closestOf(throttledBy, response);
-  const permanent = closestOf(lasting, response);
-  if (permanent !== null && (rate === null || isMoreExact(permanent, rate)))
-    return { kind: 'permanent', condition: permanent };
-  return rate === null ? null : { kind: 'rate', condition: rate };
+  const met = [
+    ...throttledBy.map((condition) => ({ kind: 'rate', condition }) as const),
+    ...lasting.map((condition) => ({ kind: 'permanent', condition }) as const),
+  ].filter(({ condition }) => meetsCondition(condition, response));
+  const [first = null, ...others] = met;
+  return others.reduce(
+    (best, one) => (best !== null && isMoreExact(one.condition, best.condition) ? one : best),
+    first,
+  );
 }
 
 const scopeOf = (by: RefusalCondition | null): Pick<RefusalCondition, 'scope'> =>
   by?.scope === undefined ? {} : { scope: by.scope };
 
-/** The most exact of the conditions that the response meets, the first of equals; `null`: it meets none. */
-function closestOf(
-  conditions: readonly RefusalCondition[],
-  response: ResponseReader,
-): RefusalCondition | null {
-  let closest: RefusalCondition | null = null;
-  for (const one of conditions)
-    if (meetsCondition(one, response) && (closest === null || isMoreExact(one, closest))) closest = one;
-  return closest;
-}
-
-/** Has the condition more parts, or as many and a text around that of the other? */
 function isMoreExact(one: RefusalCondition, other: RefusalCondition): boolean {
   const [parts, others] = [partsIn(one), partsIn(other)];
   if (parts !== others) return parts > others;

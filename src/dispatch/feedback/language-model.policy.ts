@@ -7,28 +7,39 @@
  * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
-import { unownedReadings } from './ietf.policy.ts';
 import {
+  exhaustedForMs,
+  modelReadings,
+  renewalTrapMs,
+  reportsOf,
+  unownedReadings,
+  type Reading,
+} from './limits.policy.ts';
+import {
+  concernsCallAlone,
   errorIn,
   isErrorText,
   lastingVerdict,
   mayBeRate,
+  paymentIn,
+  providerRefusal,
   readMessage,
   sentenceIn,
   statusInside,
   verdictOf,
   type LimiterMessage,
   type ModelError,
+  type RefusalWords,
   type Verdict,
-} from './model-error.policy.ts';
-import { concernsCallAlone, paymentIn, type RefusalWords } from './payment.policy.ts';
-import { modelReadings, providerRefusal, renewalTrapMs } from './providers.policy.ts';
-import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
-import type { ResponseReader } from './response.policy.ts';
+} from './refusal.policy.ts';
+import { believable, nothingLearned, type ResponseReader } from './response.policy.ts';
+import { isRecord, lastObject, parseJson, stringAt, type JsonRecord } from './json.policy.ts';
+import { parsedWaitMs } from '../retry-after.policy.ts';
 import { noUsage, tokenUsage, usageInFields, withUsageIn } from './usage.policy.ts';
+import { wordsOf } from '../../words.policy.ts';
 
 /** What the body of a refusal says. */
-export interface Refused {
+interface Refused {
   readonly error: ModelError | null;
   readonly message: LimiterMessage;
   /** The verdict by the provider's own words, else by code and type, else by status; `null`: it is no refusal. */
@@ -65,7 +76,7 @@ export function learnFromModel(response: ResponseReader): Feedback {
  * Error and message in a parsed body of a response with this status, or with an error of this status inside. `bare`: what the body
  * says where it is no JSON.
  */
-export function refusedIn(body: unknown, status: number, bare = ''): Refused {
+function refusedIn(body: unknown, status: number, bare = ''): Refused {
   const error = errorIn(body);
   const own = providerRefusal(error);
   const message = error === null ? nothingSaid : { ...readMessage(error.message), ...own.message };
@@ -140,7 +151,7 @@ function saidBeside(throttle: Throttle | null, error: ModelError | null): Pick<F
 }
 
 /** The throttle that a verdict means to the rest of the gateway. */
-export function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
+function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
   switch (verdict) {
     case 'rate':
       return { kind: 'rate', waitMs, meter };
@@ -175,10 +186,7 @@ const wholeMetrics = new Set(['RPM', 'RPD', 'TPM', 'TPD', 'ITPM', 'OTPM', 'input
  * Adds what the sentence says about its meter where the fields are silent or speak of a wider limit: a project's own
  * limit is named in the text only. `Used` is rounded up, so the truth is within one unit below.
  */
-export function withMessage(
-  reports: readonly MeterReport[],
-  message: LimiterMessage,
-): readonly MeterReport[] {
+function withMessage(reports: readonly MeterReport[], message: LimiterMessage): readonly MeterReport[] {
   const { meter, metric, limit, used, windowMs } = message;
   if (meter === null || limit === null || limit <= 0 || !wholeMetrics.has(metric ?? '')) return reports;
   const known = reports.find((report) => report.meter === meter);
@@ -188,7 +196,7 @@ export function withMessage(
 }
 
 /** Tokens that the limiter counted for a refused call. */
-export function requested({ meter, requested: units }: LimiterMessage): Pick<Feedback, 'requestedTokens'> {
+function requested({ meter, requested: units }: LimiterMessage): Pick<Feedback, 'requestedTokens'> {
   const isTokens = meter === 'tokens_day' || meter?.endsWith('tokens') === true;
   return units !== null && isTokens ? { requestedTokens: units } : {};
 }
@@ -210,4 +218,66 @@ function scope(fields: ReadonlyMap<string, string>, stated: QuotaScope): Pick<Fe
       ...(project === undefined ? {} : { project }),
     },
   };
+}
+
+// One event inside a 200 event stream, which may turn into a refusal after its head said success
+
+/** The data of an event as an error where only the event's name says that it is one. */
+export function namedError(data: string, event: string | undefined): string {
+  if (event !== 'error' || data.includes('"error"')) return data;
+  return isRecord(parseJson(data)) ? `{"error":${data}}` : JSON.stringify({ error: data });
+}
+
+/**
+ * Learns from the data of one event (JSON; `data:` prefixes are tolerated). Anything else teaches nothing. `nowMs`: the wall clock, for
+ * an instant in it.
+ */
+export function learnFromStreamEvent(text: string, nowMs: number): Feedback {
+  if (!isErrorText(text)) return nothingLearned;
+  const body = parseJson(text.replace(/^data: ?/gm, '')) ?? errorAlone(text);
+  const errorStatus = statusInside(body);
+  if (errorStatus === null) return nothingLearned;
+  const refused = refusedIn(body, errorStatus);
+  const { message, verdict } = refused;
+  if (verdict === null) return { ...nothingLearned, errorStatus };
+  const waitMs = verdict === 'rate' ? parsedWaitMs(body, { date: null, now: nowMs }) : null;
+  const meters = withMessage([], message);
+  return believable({
+    meters,
+    throttle: asThrottle(verdict, waitMs, message.meter),
+    errorStatus,
+    ...requested(message),
+    ...(Object.keys(message.scope).length === 0 ? {} : { scope: message.scope }),
+  });
+}
+
+/** The error of an event that is cut, because the response around the error is long. */
+function errorAlone(text: string): JsonRecord | null {
+  const error = lastObject(text, 'error', () => true);
+  return error === null ? null : { error };
+}
+
+/** Events that only say that a response has begun. Whatever is not known to come before content is content. */
+const beginnings = new Set(
+  wordsOf('message_start ping response.created response.queued response.in_progress keepalive'),
+);
+
+/** True for an event of a stream (its `data`) that is content. */
+export function isContent(data: string): boolean {
+  const body = parseJson(data);
+  if (!isRecord(body)) return true;
+  const type = stringAt(body, 'type');
+  if (type !== null) return !beginnings.has(type);
+  const { choices } = body;
+  return !Array.isArray(choices) || choices.some(saysSomething);
+}
+
+/** Chat begins with a role and empty text; Azure's first chunk has no choice at all. */
+function saysSomething(choice: unknown): boolean {
+  if (!isRecord(choice) || !isRecord(choice['delta'])) return true;
+  const isOver = (choice['finish_reason'] ?? null) !== null;
+  const said = Object.entries(choice['delta']).some(
+    ([name, value]) => name !== 'role' && value !== null && value !== '',
+  );
+  return isOver || said;
 }

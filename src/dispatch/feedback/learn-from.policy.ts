@@ -4,10 +4,9 @@ import type { Dialect } from '../../config/settings.ts';
 import { namedWaitMs } from '../retry-after.policy.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
 import { describedThrottle, learnFromDialect, unknownDialect } from './dialect.policy.ts';
-import { unownedReadings } from './ietf.policy.ts';
 import { isRecord, recordAt, stringAt } from './json.policy.ts';
 import { learnFromModel } from './language-model.policy.ts';
-import { count, exhaustedForMs } from './reading.policy.ts';
+import { count, exhaustedForMs, unownedReadings } from './limits.policy.ts';
 import { believable, type ResponseFacts, ResponseReader } from './response.policy.ts';
 
 export type { ResponseFacts };

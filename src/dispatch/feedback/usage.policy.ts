@@ -8,7 +8,7 @@
 import type { Costs, Feedback, MeterName, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
 import { countAt, objectAt, parseJson, recordAt, valueAt, type JsonRecord } from './json.policy.ts';
-import { count } from './reading.policy.ts';
+import { count } from './limits.policy.ts';
 
 /** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
 export type UsageMembers = JsonRecord;

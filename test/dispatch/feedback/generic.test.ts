@@ -1,7 +1,6 @@
 /** What the fields of an API that nobody has described teach: refusals, windows by the drafts of the IETF and by usual names. */
 import { describe, expect, test } from '@jest/globals';
-import { quotasOf } from '../../../src/dispatch/feedback/ietf.policy.ts';
-import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import {
   dayMs,
   error,
@@ -157,7 +156,8 @@ test.each(['"a;q=1', ';;;', '"a";q=x;w=-1', ',,,', '"a"="b"', 'a'.repeat(5_000)]
 );
 
 test('structured fields may have separators inside quoted names', () => {
-  expect(quotasOf(new Map([['ratelimit', '"a;b, c\\"d";r=4']]))).toMatchObject([{ r: 4 }]);
+  const quota = structured('"a;b, c\\"d";q=9;w=60', '"a;b, c\\"d";r=4');
+  expect(metersOf('generic', quota)).toMatchObject([{ limit: 9, level: { highest: 5 } }]);
 });
 
 test.each<Fields>([

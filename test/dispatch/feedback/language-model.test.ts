@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Feedback } from '../../../src/call.ts';
-import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import { dayMs, error, learn, metersOf, nowMs, quota, throttleOf, type Fields } from './learning.ts';
 
 const model = 'language-model';

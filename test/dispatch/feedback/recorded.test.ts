@@ -7,8 +7,8 @@ import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Feedback, MeterReport, Throttle, UpstreamKind } from '../../../src/call.ts';
 import { presetNames } from '../../../src/config/speaks.ts';
-import { providers } from '../../../src/dispatch/feedback/providers.policy.ts';
-import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+import { providers } from '../../../src/dispatch/feedback/refusal.policy.ts';
+import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import { dayMs, learn, type Fields } from './learning.ts';
 
 const folder = new URL('../../fixtures/', import.meta.url);

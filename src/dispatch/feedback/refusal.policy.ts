@@ -1,8 +1,9 @@
 /**
- * What the error body of a language model says: its codes, and the limiter's sentence in the grammar of OpenAI and Groq.
+ * What a refusal of a language model means: its codes, its provider's own words, and the limiter's sentence in the grammar of OpenAI and
+ * Groq, as tables.
  *
  * Invariants: `error.code` decides, then `error.type`, never wording such as "billing" (texts of retryable refusals mention it) and never
- * the status alone. Linear, bounded, never throws; a number that is not in the text is `null`.
+ * the status alone. Linear, bounded, never throws; a number that is not in the text is `null`; the first line of a table that fits decides.
  */
 import type { MeterName, QuotaScope } from '../../call.ts';
 import { meaningOfWords, wordsOf } from '../../words.policy.ts';
@@ -264,6 +265,207 @@ export function sentenceIn(body: unknown): string {
     }
   }
   return '';
+}
+
+// What providers say in words that only they use
+
+/** What is said of a limit of tokens or, else, of requests. */
+const limitOf = (isTokens: boolean, windowMs = 60_000): Partial<LimiterMessage> => ({
+  meter: isTokens ? 'tokens' : 'requests',
+  metric: isTokens ? 'TPM' : 'RPM',
+  windowMs,
+});
+
+/** What a refusal says: the verdict, which goes before that of codes and status, and what the common grammar of sentences does not find. */
+interface ProviderRefusal {
+  readonly verdict?: Verdict;
+  readonly message?: Partial<LimiterMessage>;
+}
+
+/** `type`: absent = any. `means`: may look into what the pattern found. */
+interface ProviderWords {
+  readonly type?: string;
+  readonly pattern: RegExp;
+  readonly means: (...found: readonly (string | undefined)[]) => ProviderRefusal;
+}
+
+const isSpent = (): ProviderRefusal => ({ verdict: 'quota' });
+
+/** By provider; `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs. */
+export const providers: Readonly<Record<string, readonly ProviderWords[]>> = {
+  openai: [],
+  // The code of every 429 is `"429"`, and which of its two limits refused is stated by the sentence alone.
+  azure: [
+    {
+      pattern: /\bexceeded (token|call) rate limit\b/,
+      means: (which) => ({ verdict: 'rate', message: limitOf(which === 'token') }),
+    },
+  ],
+  groq: [
+    {
+      pattern: /\bon seconds of audio per (hour|day)(?: \(([A-Z]{2,5})\))?/,
+      means: (window, metric = 'audio-seconds') => ({
+        message: { meter: null, metric, windowMs: window === 'day' ? 86_400_000 : 3_600_000 },
+      }),
+    },
+  ],
+  cerebras: [],
+  // Money that is gone, or the customer's own limit, comes with a sentence.
+  anthropic: [
+    {
+      type: 'invalid_request_error',
+      pattern:
+        /^Your credit balance is too low to access the Anthropic API\b|^You have reached your specified (?:workspace )?API usage limits\b/,
+      means: isSpent,
+    },
+  ],
+  mistral: [],
+  fireworks: [],
+  // `insufficient_quota` is also its code for the tokens of a minute; the address of the explanation tells which.
+  alibaba: [
+    { pattern: /\/error-code#token-limit/, means: () => ({ verdict: 'rate', message: limitOf(true) }) },
+  ],
+  // The type both of a spent balance and of a rate limit that a paid plan would raise; the sentence tells which.
+  together: [
+    {
+      type: 'credit_limit',
+      pattern: /\bYour rate limit is (\d{1,9}) (queries|requests|tokens) per (second|minute)\b/,
+      means: (limit, what, window) => ({
+        verdict: 'rate',
+        message: {
+          ...limitOf(what === 'tokens', window === 'second' ? 1_000 : 60_000),
+          limit: Number(limit),
+        },
+      }),
+    },
+    { type: 'credit_limit', pattern: /\brate limited\b/i, means: () => ({ verdict: 'rate' }) },
+    { type: 'credit_limit', pattern: /^/, means: isSpent },
+  ],
+  // A spent balance and a spending limit come as 429 with a sentence, like rate limits, and no code for them.
+  xai: [
+    {
+      pattern: /\bhas either used all available credits or reached its monthly spending limit\b/,
+      means: isSpent,
+    },
+  ],
+};
+const ownWords = Object.values(providers).flat();
+
+/** What a refusal says in its provider's own words. */
+export function providerRefusal(error: ModelError | null): ProviderRefusal {
+  for (const { type, pattern, means } of error === null ? [] : ownWords) {
+    const found = type === undefined || type === error?.type ? pattern.exec(error?.message ?? '') : null;
+    if (found !== null) return means(...found.slice(1));
+  }
+  return {};
+}
+
+// What a 402 means, and which refusals concern one call alone. A 402 may say that the account has no money, that this call asks for more than
+// there is, or that too much of the money is bound in calls under way. The first concerns everybody who uses the credential, the second
+// nobody else, the third ends by itself.
+
+/** `later`: it ends by itself · `quota`: the money is gone · `unclear`: none of these words is there. */
+export type Payment = 'later' | 'quota' | 'unclear';
+
+/** Codes and types of errors that lie in the call itself. */
+const aloneCodes =
+  /context_(?:length|window)|long_context|(?:request|prompt|input|body|payload|message|content)_too_(?:large|long)|above_max_length|max_(?:output_|completion_)?tokens|prompt_tokens_limit/;
+
+/** Sentences of refusals with any status that lie in the call itself. None of them is written by a limiter of rates. */
+const aloneInAnyStatus: readonly RegExp[] = [
+  // Anthropic: "Extra usage is required for long context requests.", "The long context beta is not yet available for this subscription."
+  /\b(?:required?|requires|available|enabled|included|upgrade|credits)\b[^.]{0,60}\blong[- ]context\b/i,
+  /\blong[- ]context\b[^.]{0,60}\b(?:required?|requires|available|enabled|included|upgrade|credits)\b/i,
+  // OpenAI and those that speak its form.
+  /\bmaximum context length\b|\bcontext (?:length|window)\b[^.]{0,20}\bexceed/i,
+  /\bexceeds?\b[^.]{0,30}\b(?:context (?:length|window|size|limit)|maximum (?:number of )?(?:input |prompt )?tokens)/i,
+  /\b(?:prompt|input|request(?: entity| body)?|payload)\b(?: is)? too (?:large|long)\b/i,
+];
+
+/** What a call asks for, as far as less of it costs less. No plural of "request": fewer requests are other calls. */
+const partOfCall =
+  'tokens?|max_\\w+|prompt|context|input|output|request|message|text|characters|model|size|length|duration|seconds|resolution|quality|steps|frames|samples?|variants?|variations?|completions?|generations?|images?|pictures?|videos?|audio|files?|documents?|batch(?: size)?|n|num_\\w+';
+/** One call, as providers name it. */
+const thisCall =
+  'th(?:is|e|at) (?:request|call|prompt|generation|completion|message|input|model|operation|action|image|picture|video|audio|context|job|task)|the (?:requested|specified|given) (?:number|amount|size|length|resolution|duration|model|output|tokens|images?)|(?:the|this) number of (?:tokens|images|pictures|characters)';
+/** Characters of one sentence: the point of a number does not end it. */
+const within = (n: number): string => `(?:[^.]|\\.(?=\\d)){0,${n}}`;
+const words = (pattern: string): RegExp => new RegExp(pattern, 'i');
+
+/** Sentences of a 402 that lie in the call itself. */
+const aloneIn402: readonly RegExp[] = [
+  // What asks for less of the call. OpenRouter: "This request requires more credits, or fewer max_tokens."
+  words(
+    `\\b(?:reduc(?:e|ing)|lower(?:ing)?|shorten(?:ing)?|decreas(?:e|ing)|trim|truncate|split|fewer|less|smaller|shorter|cheaper)\\b${within(30)}\\b(?:${partOfCall})\\b`,
+  ),
+  words(`\\blimit (?:the |your |its )?(?:${partOfCall})\\b`),
+  words(
+    `\\b(?:tokens|max_\\w+|prompt|context|input|output|request|n)\`? (?:is |are )?too (?:high|large|long|big|many)\\b`,
+  ),
+  /\b(?:can ?not|can't|can only|unable to|only) afford\b/i,
+  // OpenRouter: "Prompt tokens limit exceeded: 50000 > 20000."
+  /\b(?:prompt|input|output|completion|context)\b[^.]{0,30}\blimit\b[^.]{0,20}\bexceeded\b/i,
+  // What compares the amount asked for with the one there is.
+  // Stability: "… does not have enough balance to request this action (need 6.5 credits, have 2)"
+  /\b(?:needs?|requires?|required|costs?|requested|requesting|asks? for|asked for|would (?:use|take|consume))\b[^.]{0,20}\d[^]{0,60}\b(?:have|has|had|left|remains?|remaining|available|covers?|covered|affordable|allows?|balance|only)\b/i,
+  // ElevenLabs: "This request exceeds your quota. You have 12 credits remaining, while 120 credits are required for this request."
+  /\b(?:have|has|had|left|remains?|remaining|available|covers?|balance)\b[^]{0,60}\d[^]{0,40}\b(?:needs?|requires?|required|requested|costs?|asks? for|asked for)\b/i,
+  words(
+    `\\b(?:estimated|expected|requested|maximum|this|the|request|call|generation)\\b${within(20)}\\b(?:cost|price|charge|amount|tokens|images)\\b${within(30)}\\b(?:exceeds?|(?:higher|more|larger|greater) than|above|beyond|not covered)\\b${within(40)}\\b(?:balance|credits|budget|funds|left|remaining|available|afford|covers?)\\b`,
+  ),
+  words(
+    `\\b\\d[\\d,.]{0,12} (?:more|additional) \\w+${within(10)}\\b(?:to|for)\\b${within(25)}\\b(?:${thisCall})\\b`,
+  ),
+  /\b(?:this|your|the) (?:request|call|prompt|generation|completion|message|input|model|operation|image|video)\b[^.]{0,20}\b(?:requires?|costs?|needs?|would cost|would exceed|exceeds?|is too)\b/i,
+  words(
+    `\\b(?:required?|needed|enough|sufficient|insufficient|too (?:low|little|small)|(?:not|n't|cannot) cover)\\b${within(30)}(?:\\b(?:for|to \\w+)|(?<=cover)) (?:the (?:cost|price) of )?(?:${thisCall})\\b`,
+  ),
+];
+
+/** The whole account is concerned, whatever the call asks for: there is nothing left, or less than any call needs. */
+const wholeAccount: readonly RegExp[] = [
+  /\b(?:afford|have|has|remaining|left|balance|available|covers?)\b(?: (?:is|of|only))?:? ?[$€£¥]? ?0+(?:\.0+)?(?![\d.]*\d)/i,
+  /(?<![\d.,])0+(?:\.0+)? (?:credits?|tokens|usd|dollars)\b[^.]{0,20}\b(?:left|remaining|available)\b/i,
+  /\bno (?:more |remaining |available )?(?:credits?|balance|funds|money)\b/i,
+  /\b(?:balance|credits?|account|funds)\b[^.\d]{0,20}(?:\bnegative\b|\bempty\b|\bzero\b|[-−][$€£¥]?\d)/i,
+  /\b(?:ran|run) out of\b|\bused up\b|(?<!would be )\b(?:exhausted|depleted)\b/i,
+  /\bminimum (?:account )?(?:balance|deposit|top[- ]?up|credits?)\b/i,
+];
+
+/** What ends by itself: OpenRouter's `openrouter_in_flight_budget`, caps on calls at once. */
+const laterWords =
+  /\bin[- _]flight\b|in_flight|\bconcurren|\bsimultaneous|\btoo many (?:requests|calls)\b|\brate limit(?:ed)?\b/i;
+
+/** What a spent account is told. */
+const quotaWords =
+  /balance|credits?\b|usage|\b(?:monthly|weekly|daily|hard|key|account|organization|project|workspace|team)(?:'s)? limit|[$€£¥] ?\d|\d ?(?:usd|eur|dollars)\b|billing|insufficient|funds|payment|\bpaid\b|pay[- ]as|purchase|quota|top(?:ped)?[- ]?up|recharge|refill|subscri|overdue|arrears|suspend|deactivat|budget|spend|prepa(?:id|y)|\bplan\b|trial|invoice|\bcharges?\b|money|allowance|exhausted|depleted|\bowed?\b|debt|upgrade|余额|余額|欠费|欠費|充值|额度|額度|账户|残高|クレジット/i;
+
+export interface RefusalWords {
+  readonly status: number;
+  /** Codes and type, lower case. */
+  readonly names: readonly string[];
+  readonly text: string;
+}
+
+const isWholeAccount = (text: string): boolean => wholeAccount.some((pattern) => pattern.test(text));
+
+/** True for a refusal that lies in the call itself: it says nothing about any other. */
+export function concernsCallAlone({ status, names, text }: RefusalWords): boolean {
+  if (names.some((name) => aloneCodes.test(name))) return true;
+  const read = text.slice(0, maxSentence);
+  if (aloneInAnyStatus.some((pattern) => pattern.test(read))) return true;
+  const asksForMoney = status === 402 || names.includes('quota_exceeded');
+  return asksForMoney && aloneIn402.some((pattern) => pattern.test(read)) && !isWholeAccount(read);
+}
+
+/** What a 402 says, beyond what `concernsCallAlone` finds. One without a word has only its status, which asks for money. */
+export function paymentIn({ names, text }: RefusalWords): Payment {
+  // The status in words adds nothing to it.
+  const said = names.filter((name) => name !== 'payment_required');
+  const read = [...said, text].join(' ').slice(0, maxSentence);
+  if (laterWords.test(read)) return 'later';
+  const isSpent = text.trim() === '' || quotaWords.test(read) || isWholeAccount(read);
+  return isSpent ? 'quota' : 'unclear';
 }
 
 // The limiter's sentence
