@@ -5,7 +5,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { OAuthClient, UpstreamSettings } from '../config/settings.ts';
-import { retryAfterMs } from '../dispatch/retry-after.policy.ts';
+import { retryAfterMs } from '../dispatch/stated-time.policy.ts';
 import type { CredentialFault } from '../errors.ts';
 
 export interface Token {

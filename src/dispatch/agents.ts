@@ -17,7 +17,7 @@ import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
-import { AddressDeniedError, NameError } from './transport-error.ts';
+import { coded } from './transport-error.ts';
 
 /** All addresses of a name. */
 export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
@@ -112,7 +112,7 @@ function guard(pool: http.Agent, by: Guard): void {
       return connection;
     }
     // Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it.
-    connected?.(new AddressDeniedError(), new Socket());
+    connected?.(coded('ERR_ADDRESS_DENIED'), new Socket());
     return undefined;
   };
 }
@@ -122,13 +122,13 @@ function guardedLookup({ resolve, allowed, clock }: Guard, port: number): Lookup
   return (hostname, options, callback) => {
     const fail = (error: Error): void => callback(error, '', 0);
     const { promise: late, reject } = Promise.withResolvers<never>();
-    const cancel = clock.after(resolveWithinMs, () => reject(new NameError('ETIMEOUT')));
+    const cancel = clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
     const resolved = Promise.race([resolve(hostname), late]).finally(cancel);
     resolved.then((addresses) => {
       const usable = addresses.filter(({ family }) => !options.family || options.family === family);
       const [first] = usable;
-      if (first === undefined) fail(new NameError('ENODATA'));
-      else if (!addresses.every(({ address }) => allowed(address, port))) fail(new AddressDeniedError());
+      if (first === undefined) fail(coded('ENODATA'));
+      else if (!addresses.every(({ address }) => allowed(address, port))) fail(coded('ERR_ADDRESS_DENIED'));
       else if (options.all === true) callback(null, [...usable]);
       else callback(null, first.address, first.family);
     }, fail);

@@ -7,7 +7,7 @@ import type { Lesson } from '../limiter/limiter.ts';
 import { type AgentParts, type Agents, createAgents } from './agents.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { type AttemptFacts, readForLearning, type ReadResponse } from './read-response.ts';
-import { outgoingFields, passesCookies } from './request-fields.policy.ts';
+import { outgoingFields, passesCookies } from './fields.policy.ts';
 import { SocketPermits } from './socket-permits.ts';
 import { bodyError, TransportError } from './transport-error.ts';
 import { Transport, type TransportAttempt } from './transport.ts';

@@ -36,22 +36,18 @@
  * others tell it not to.
  */
 import type { RefusalScope, Throttle, UpstreamKind } from '../call.ts';
+import type { CallDescription } from './estimate.policy.ts';
 
 /** The properties of a call that decide whether it may be sent again. */
-export interface ResendCall {
-  /** A safe method of RFC 9110, PUT or DELETE, or a GraphQL query. */
-  readonly idempotent: boolean;
-  /** The whole body is still in memory. */
-  readonly replayable: boolean;
+export type ResendCall = Pick<
+  CallDescription,
+  'idempotent' | 'hasOwnIdempotency' | 'makesImages' | 'onlyCosts'
+> & {
   /** `rest`, `graphql` or `default`. */
   readonly callClass: string;
-  /** The request carries a key by which the upstream itself recognises a repeat. */
-  readonly hasOwnIdempotency: boolean;
-  /** True for a POST that makes images: expensive and slow, so that it is sent again only once to an overloaded upstream. */
-  readonly makesImages: boolean;
-  /** A POST to a language model that creates nothing that stays: running it twice costs money and not correctness. */
-  readonly onlyCosts: boolean;
-}
+  /** The whole body is still in memory. */
+  readonly replayable: boolean;
+};
 
 /**
  * How an attempt ended. `fate_unknown`: bytes went out, and no response came. `stale`: the same on a kept connection that the
@@ -65,9 +61,7 @@ export type AttemptOutcome =
       /** The upstream refused the credential that the call carried, and another one is there or on its way. */
       readonly isCredentialRenewed: boolean;
     }
-  | { readonly kind: 'never_sent' }
-  | { readonly kind: 'stale' }
-  | { readonly kind: 'fate_unknown' };
+  | { readonly kind: 'never_sent' | 'stale' | 'fate_unknown' };
 
 /** Why a call is sent again. Each cause has its own bound. */
 export type ResendCause =
@@ -158,16 +152,9 @@ export function resend(input: ResendInput): ResendDecision {
 
 function afterResponse(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
   if (input.passesThrottles === true && (throttle !== null || status === 429)) return passOn(null);
-  switch (throttle?.kind) {
-    case 'permanent':
-    case 'secondary':
-      return passOn(false);
-    case 'overload':
-      return afterOverload(input, throttle.waitMs);
-    case 'rate':
-      return afterRate(input, throttle.waitMs, throttle.scope);
-    case undefined:
-  }
+  if (throttle?.kind === 'permanent' || throttle?.kind === 'secondary') return passOn(false);
+  if (throttle?.kind === 'overload') return afterOverload(input, throttle.waitMs);
+  if (throttle?.kind === 'rate') return afterRate(input, throttle.waitMs, throttle.scope);
   if (status === 429) return afterRate(input, null);
   if (status === 503 || status === 529) return afterOverload(input, null);
   if (isUnknownFate(status)) return afterUnknownFate(input);

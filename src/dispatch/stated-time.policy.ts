@@ -1,12 +1,16 @@
 /**
- * Times as upstreams write them, in fields, bodies and sentences: an instant, a duration, or a bare number.
+ * Times as upstreams write them, in fields, bodies and sentences (an instant, a duration, or a bare number), and what a response says with
+ * them about when to try again: in `Retry-After`, `retry-after-ms` and the fields named after them, as real servers send them; in a member
+ * of a refusal's body (`parameters.retry_after` of Telegram, `retryDelay` of Google); else in a sentence of it ("Please try again in 20s").
+ * Resets of limits are none of these.
  *
- * Owns: the grammar of one value. Does not own: which fields and members state a time (`retry-after.policy.ts`),
- * and what a reset means for a bucket (`feedback/limits.policy.ts`). Invariants: never throws, linear;
- * what is not exactly one of these forms is `null` ("no information"), never 0, because 0 would open a bucket.
+ * Invariants: never throws, linear, and bounded whatever the text; what is not exactly one of these forms is `null` ("no information"),
+ * never 0, because clients that took garbage for 0 hammer their upstream at once; a wait is never earlier than stated (rounded up; of several
+ * values the longest); a sentence that states how a limit counts ("5 requests per 60 seconds") is no wait.
  */
 import type { TimeUnit } from '../config/settings.ts';
 import { meaningOfWords } from '../words.policy.ts';
+import { parseJson, stringAt } from './feedback/json.policy.ts';
 
 /** The two clocks an instant can be measured against. */
 export interface ResponseTime {
@@ -17,7 +21,7 @@ export interface ResponseTime {
 }
 
 /** Instant at which a response was made: its own `Date`, else our clock. */
-export function answeredAtMs({ date, now }: ResponseTime): number {
+function answeredAtMs({ date, now }: ResponseTime): number {
   return (typeof date === 'string' ? instantMs(date.trim()) : null) ?? now;
 }
 
@@ -109,7 +113,7 @@ const iso8601 = /^p((?:\d+d)?)(?:t((?:\d+(?:\.\d+)?[hms])+))?$/i;
 const clockTime = /^(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)$/;
 
 /** How a duration with its unit is written within a sentence: the source of a pattern for what `durationMs` reads. */
-export const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|\\bpt(?:\\d+(?:\\.\\d+)?[hms])+|(?:(?:,? and |,? )?(?:(?<!\\d)\\d{1,12}(?:\\.\\d{1,12})?|\\.\\d{1,12})[ -]?${unitWord})+)`;
+const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|\\bpt(?:\\d+(?:\\.\\d+)?[hms])+|(?:(?:,? and |,? )?(?:(?<!\\d)\\d{1,12}(?:\\.\\d{1,12})?|\\.\\d{1,12})[ -]?${unitWord})+)`;
 
 /**
  * Milliseconds of a duration that states its units, not rounded, or `null`: Go's form (`7m12s`, `58.891s`, `850µs`), words (`1 minute
@@ -155,7 +159,7 @@ const clock =
 const zone =
   '(?<zone> ?(?:(?:gmt|utc?|z)(?![a-z])|(?<us>[ecmp])(?<season>[sd])t|(?=[+-]))(?<shift>[+-]\\d{2}:?\\d{2})?(?: utc| ?\\([a-z ]+\\))?| ?\\((?:z|utc|gmt)\\))?';
 /** How an instant is written within a sentence, where it has parts of these names. */
-export const instantInText = `${weekday}(?:${dates.join('|')})[t ,]{1,2}${clock}${zone}(?: (?<lastYear>\\d{4})(?!\\d))?`;
+const instantInText = `${weekday}(?:${dates.join('|')})[t ,]{1,2}${clock}${zone}(?: (?<lastYear>\\d{4})(?!\\d))?`;
 const wholeInstant = new RegExp(`^${instantInText}$`, 'i');
 
 /**
@@ -194,4 +198,301 @@ export function instantMs(text: string): number | null {
   const ahead = (Number(shiftHours) * 60 + Number(shiftMinutes)) * (sign === '-' ? -1 : 1);
   const toUtc = behind * 60 - (/d/i.test(season ?? '') ? 60 : 0) - ahead;
   return midnight.getTime() + (hours * 60 + Number(minute) + toUtc) * 60_000 + Number(second) * 1000;
+}
+
+// Waits
+
+/** Longest wait believed, the longest window any known limiter has: 24 h in milliseconds. */
+export const maxRetryAfterMs = 86_400_000;
+
+const maxWaitField = 256;
+
+type Fields = ReadonlyMap<string, string>;
+
+// Names
+
+/**
+ * Words of names. `end`: the end of a wait · `begin`: it is one beside a time · `time` and `unit`: how a time is given · `plain`: they change
+ * nothing of it. A name with any other word says something else.
+ */
+type WordOfName = 'end' | 'begin' | 'time' | 'unit' | 'plain';
+const words = meaningOfWords<WordOfName>([
+  ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment replenish renew renews'],
+  ['end', 'refill refills resume resumes unblock unblocks unlock unlocks until'],
+  ['begin', 'retry try again next available allowed remaining left throttle throttled ban banned'],
+  ['begin', 'block blocked lock locked lockout suspended penalty pause sleep estimated'],
+  ['time', 'after in at for time timestamp stamp date before duration utc epoch unix'],
+  ['unit', 'ms msec msecs millis millisecond milliseconds sec secs seconds mins minutes hours hrs days'],
+  ['plain', 'x rate limit limits limited quota throttling window request requests attempt call calls api'],
+  ['plain', 'user app account client ip global unified burst daily hourly second minute hour day the is to'],
+  ['plain', 'of on access expires expiry ttl rl back cool off down not earliest'],
+]);
+const inOrder = [...words.keys()].toSorted((a, b) => b.length - a.length);
+/** The longest word at each place, or a character that belongs to none. */
+const wordsOfName = new RegExp(`${inOrder.join('|')}|[^_]`, 'g');
+/** Several words that mean the end of a wait together. */
+const ends =
+  /next_?(?:retry|try|allowed|available)|limit_?(?:ttl|expir|next$)|back_off|cool_down|not_before|earliest/;
+
+/**
+ * What a name says of its value: a wait, of a retry or another one, with its unit (`''` = not stated), or only how a time is given.
+ * `null`: it names something else.
+ */
+type Named = { readonly states: 'retry' | 'other' | 'time'; readonly unit: string } | null;
+
+/** Reads `x-retry-after`, `retryAfterMs`, `retry_in_seconds`, `x-acme-ratelimit-reset`, `msBeforeNext`, `blocked_until`. */
+function readName(name: string): Named {
+  if (name.length > maxName) return null;
+  const text = name
+    .replaceAll(/(?<=[a-z])(?=[A-Z])|[-. ]/g, '_')
+    .toLowerCase()
+    .replace(/^.*?_(?=rate_?limit|limit_?reset|quota|throttl|retry_?(?:after|in|at|delay))/, '');
+  // What is left of an amount is no time, and OpenAI's resets are when a bucket is full.
+  if (/(?:limit|quota)_.*(?<!time_?|seconds_)(?:remaining|left)|reset_requests?$/.test(text)) return null;
+  let unit = text.endsWith('regain_access') ? 'minutes' : '';
+  const found = new Set<WordOfName>();
+  for (const word of text.replace(/_s$/, '_seconds').match(wordsOfName) ?? []) {
+    const kind = words.get(word);
+    if (kind === undefined) return null;
+    if (kind === 'unit') unit = word;
+    found.add(kind);
+  }
+  const isTimed = found.has('time') || found.has('unit');
+  if (found.has('end') || ends.test(text) || (found.has('begin') && isTimed))
+    return { states: /retry|again/.test(text) ? 'retry' : 'other', unit };
+  return isTimed && !found.has('begin') && !found.has('plain') ? { states: 'time', unit } : null;
+}
+
+/** A longer name states nothing. Characters. */
+const maxName = 64;
+
+/** A bare number from here on is an instant, whatever unit its name has. */
+const firstInstant = 1e9;
+
+/** Milliseconds until the time that a value states whose name has this unit; `null`: it states none. */
+const timeInUnit = (value: string, unit: string, at: ResponseTime): number | null =>
+  (unit === '' || Number(value) >= firstInstant ? null : durationMs(value.replaceAll(',', '') + unit)) ??
+  timeLeftMs(value, 'inferred', at);
+
+/**
+ * Milliseconds to wait from the arrival of the response, integer in 1…24 h; `null` = nothing usable was said.
+ * First usable of `retry-after-ms` (> 0), `retry-after` (seconds, fractions allowed against RFC 9110 because the commerce API sends `2.0`;
+ * an epoch sent by mistake; a duration; an instant against the response's own `Date`), and the longest of the fields whose names end like
+ * these. `fields` has lower-case names and repeats joined by a comma; `nowMs` is the wall clock.
+ */
+export function retryAfterMs(fields: Fields, nowMs: number): number | null {
+  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
+  const stated = (name: string, unit: string): number | null =>
+    longestWaitMs(fields.get(name), (value) => timeInUnit(value, unit, at));
+  return stated('retry-after-ms', 'ms') ?? stated('retry-after', '') ?? longestNamed(fields, at, 'retry');
+}
+
+/**
+ * Milliseconds to wait by the fields of a refusal that are named after a reset or a wait, whosoever they are, the longest of them; `null`:
+ * none states one. A reset beside which something is left refused nothing.
+ */
+export const namedWaitMs = (fields: Fields, at: ResponseTime): number | null =>
+  longestNamed(fields, at, 'other');
+
+function longestNamed(fields: Fields, at: ResponseTime, states: 'retry' | 'other'): number | null {
+  let foundMs: number | null = null;
+  for (const [name, value] of fields) {
+    const named = readName(name);
+    const isOne =
+      named?.states === states
+        ? !hasRoom(name, value, fields)
+        : states === 'other' && isSpent(name, value, fields);
+    const isInside = states === 'other' && named === null && /limit|quota|usage|throttl/.test(name);
+    const insideMs = isInside ? insideWaitMs(value, at) : null;
+    foundMs = longer(
+      foundMs,
+      isOne ? longestWaitMs(value, (single) => timeInUnit(single, named?.unit ?? '', at)) : insideMs,
+    );
+  }
+  return foundMs;
+}
+
+/** The draft of the IETF, in a field of another name: `"tenant";r=0;t=1800`. */
+const spentInDraft = /\br=0 ?; ?t=(\d{1,9})\b/;
+
+/** `limit=10, remaining=0, reset=30`; Meta: `{"1":[{"estimated_time_to_regain_access":19}]}`. */
+const insideWaitMs = (value: string, at: ResponseTime): number | null =>
+  value.startsWith('{')
+    ? parsedWaitMs(parseJson(value), at)
+    : value.includes('r=0')
+      ? longestWaitMs(spentInDraft.exec(value)?.[1], (seconds) => timeLeftMs(seconds, 'seconds', at))
+      : /[=:]/.test(value) && !/(?:remaining|left) ?[=:] ?[1-9]/i.test(value)
+        ? sentenceWaitMs(value, at)
+        : null;
+
+/** What is left of the limit whose reset is stated. */
+const leftBeside = (name: string, value: string, fields: Fields): readonly number[] =>
+  [/resets?(?:-.*)?$/, /resets?/]
+    .map((reset) => fields.get(name.replace(reset, 'remaining')))
+    .filter((left) => left !== undefined && left !== value)
+    .map(Number);
+
+/** True for the reset of a limit of which something is left. */
+const hasRoom = (name: string, value: string, fields: Fields): boolean =>
+  leftBeside(name, value, fields).some((left) => left >= 1);
+
+/** True for the reset of a limit of which nothing is left, however the limit is called: X, `x-app-limit-24hour-reset`. */
+const isSpent = (name: string, value: string, fields: Fields): boolean =>
+  name.includes('reset') && leftBeside(name, value, fields).some((left) => left < 1);
+
+/** The longest wait that the values of a field state; one of a day and more counts only where there is no other. */
+export function longestWaitMs(
+  value: string | undefined,
+  read: (single: string) => number | null,
+): number | null {
+  if (value === undefined || value.length > maxWaitField) return null;
+  const waits = singleValues(value)
+    .map((single) => usableWaitMs(read(single)))
+    .filter((waitMs) => waitMs !== null);
+  const believed = waits.filter((waitMs) => waitMs < maxRetryAfterMs);
+  return waits.length === 0 ? null : Math.max(...(believed.length > 0 ? believed : waits));
+}
+
+/** A stated time as a wait: rounded up, a day at most; `null` for one that is over. */
+function usableWaitMs(waitMs: number | null): number | null {
+  if (waitMs === null || !Number.isFinite(waitMs) || waitMs <= 0) return null;
+  return Math.min(Math.ceil(waitMs), maxRetryAfterMs);
+}
+
+// Bodies
+
+/** How much of a body is looked at: members, characters of one sentence and of all. */
+const maxMembers = 300;
+const maxSentence = 2_000;
+const maxSaid = 20_000;
+
+/**
+ * Milliseconds until the time that the parsed body of a refusal names, 1 ms to a day; `null`: it names none. What is named after a retry
+ * goes before other members, and those before sentences, which give the fraction of a second; of several the longest counts.
+ */
+export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
+  const open: (readonly [string, unknown])[] = [['', body]];
+  let retryMs: number | null = null;
+  let otherMs: number | null = null;
+  let saidMs: number | null = null;
+  let seen = 0;
+  let saidLeft = maxSaid;
+  for (const [parent, part] of open) {
+    const members = typeof part === 'object' && part !== null ? Object.entries(part) : [['', part] as const];
+    const unit = stringAt(part, 'unit') ?? '';
+    for (const [own, value] of members.slice(0, maxMembers - seen)) {
+      seen += 1;
+      // `retryDelay: { seconds: 30 }`, `retry_after: { value: 30, unit: "seconds" }`, `{ "$date": … }`
+      const name = /^(?:value|amount|\$date|\d{1,3})$/.test(own) ? parent : own;
+      if (typeof value === 'object') open.push([name, value]);
+      if (typeof value === 'string') {
+        saidMs = longer(saidMs, sentenceWaitMs(value.slice(0, Math.max(0, saidLeft)), at));
+        saidLeft -= value.length;
+      }
+      if (typeof value !== 'string' && typeof value !== 'number') continue;
+      const read = readName(name);
+      const named = read?.states === 'time' ? readName(`${parent}_${name}`) : read;
+      if (named === null || named.states === 'time') continue;
+      const waitMs = usableWaitMs(timeInUnit(String(value), named.unit || unit, at));
+      if (named.states === 'retry') retryMs = longer(retryMs, waitMs);
+      else otherMs = longer(otherMs, waitMs);
+    }
+  }
+  const namedMs = retryMs ?? otherMs;
+  return namedMs === null ? saidMs : completedMs(namedMs, saidMs);
+}
+
+const secondMs = 1_000;
+
+/**
+ * A wait of whole seconds with the fraction that another statement of the same wait gives: Google cuts `retryDelay` off ("Please retry
+ * in 58.934310785s" beside `58s`), and a call that leaves at the cut off time is refused again.
+ */
+export function completedMs(waitMs: number, otherMs: number | null): number {
+  const isSame =
+    otherMs !== null && waitMs % secondMs === 0 && Math.floor(otherMs / secondMs) * secondMs === waitMs;
+  return isSame ? otherMs : waitMs;
+}
+
+const longer = (one: number | null, other: number | null): number | null =>
+  one === null || other === null ? (one ?? other) : Math.max(one, other);
+
+/** Words that ask for another try, or name the end of a limit. */
+const asks = new RegExp(
+  [
+    '\\b(?:re-?)?try|\\bagain|\\bwait|come back|cool ?down|back ?off|\\bpaus|\\bhold on|\\bsleep|\\beta\\b|time (?:remaining|left)',
+    '(?:remaining|left) time|\\bresets?\\b|\\bresum|\\brenew|refill|replenish|restored|\\bun(?:lock|block)|\\blifted',
+    '(?:block|bann|lock|suspend|throttl|tim)ed\\b[^\\d]{0,20} for|more \\w+ for|only \\w+ \\w+ after|available\\b[^\\d]{0,20} (?:in|after)|(?:next|another) \\w+\\b[^\\d]{0,20} (?:in|after)',
+    'erneut|versuch|warten|réessa|attend|de nuevo|espere|novamente|aguard|riprov|attend|повтор|подожд|等待|重试|再|待ち|다시|[后後후뒤]',
+  ].join('|'),
+  'i',
+);
+/** Between a word that asks and its time there are no more characters. */
+const maxBetween = 48;
+/** What stands before a time that is none to wait: "5 per 60 seconds", "at 12:00:30". */
+const counts =
+  /(?:\b(?:per|every|each|last|past|previous|than|took|time(?:d )?-?out(?: after)?|at|until)|[/每]) ?(?:the )?$/i;
+/** What stands around a time that a word asks for behind it: "in 30 seconds you can try again", "30 seconds until the reset". */
+const leads = /(?:^|\b(?:in|after)) ?$/i;
+const follows = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
+const durations = new RegExp(`${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b`, 'gi');
+const instants = new RegExp(instantInText, 'i');
+const timeOfDay = /\b(?:at|until) (\d{1,2}:\d{2}|midnight)(:\d{2})? ?(?:utc|gmt|z)\b/i;
+/** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
+const bare =
+  /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_|\buntil(?= \d{13})):? ?(\d{1,13}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
+/** A member of a text in another form: an element or attribute of XML, a form, a document within a text, "Wait time: 30 seconds". */
+const member =
+  /(?<![\w-])([a-z][\w -]{1,48})["'\\]{0,2} ?[=:>] ?["'\\]{0,2}((?:[^"'<>&,;\\}\n]|,(?=\d{3}\b)){1,64})/gi;
+/** "30 to 60 seconds": the first number of a range. */
+const rangeStart = new RegExp(
+  `(?<![\\d.])\\d{1,9}(?:\\.\\d{1,9})? ?(?:-|–|to|or) ?(?=${durationInText})`,
+  'gi',
+);
+
+/** The same for a text that is no JSON. */
+export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
+  const read = text.slice(0, maxSentence);
+  if (!/\d|\b(?:an?|one) |\bmidnight\b/i.test(read)) return null;
+  for (const [, name = '', value = ''] of read.matchAll(member)) {
+    const stated = readName(name);
+    if (stated === null || stated.states === 'time') continue;
+    const waitMs = usableWaitMs(timeInUnit(value.trim(), stated.unit, at));
+    if (waitMs !== null) return waitMs;
+  }
+  const plain = read
+    .replaceAll(rangeStart, '')
+    .replaceAll('(s)', 's')
+    .replaceAll(/(["'`])(\d{1,9})\1/g, '$2')
+    .replaceAll(/(?<=\d) more(?= [smh])/g, '');
+  for (const clause of plain.split(/[.;!?](?=\s|$)|[。！？\n]/)) {
+    const waitMs = asks.test(clause) ? clauseWaitMs(clause, at) : null;
+    if (waitMs !== null) return waitMs;
+  }
+  const seconds = bare.exec(read)?.[1];
+  return seconds === undefined ? null : usableWaitMs(timeLeftMs(seconds, 'inferred', at));
+}
+
+/** Of a part of a sentence that asks for another try. */
+function clauseWaitMs(clause: string, at: ResponseTime): number | null {
+  const instant = instants.exec(clause)?.[0];
+  if (instant !== undefined) return usableWaitMs(timeLeftMs(instant.trim(), 'inferred', at));
+  const [, minutes, seconds = ':00'] = timeOfDay.exec(clause) ?? [];
+  if (minutes !== undefined) {
+    const sinceMidnight =
+      (durationMs(`${minutes.replace(/midnight/i, '0:00')}${seconds}`) ?? NaN) -
+      (answeredAtMs(at) % maxRetryAfterMs);
+    return usableWaitMs(sinceMidnight > 0 ? sinceMidnight : sinceMidnight + maxRetryAfterMs);
+  }
+  for (const { 0: duration, index } of clause.matchAll(durations)) {
+    const before = clause.slice(0, index);
+    // A number before it is counted in this time, unless a word between them asks: "5 requests in 60 seconds".
+    const since = before.split(/\d|\b(?:or|but|if)\b/i).at(-1) ?? '';
+    const after = clause.slice(index + duration.length);
+    const isAskedBehind =
+      asks.test(after) && (follows.test(after) || (leads.test(since) && since === before));
+    if (counts.test(since) || !(asks.test(since.slice(-maxBetween)) || isAskedBehind)) continue;
+    return usableWaitMs(durationMs(duration.trim().replace(/^(?:an?|one) /i, '1 ')));
+  }
+  return null;
 }

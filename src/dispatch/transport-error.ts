@@ -20,8 +20,6 @@ export class TransportError extends Error {
   declare readonly phase: ExchangePhase;
   /** True when no byte of the request can have reached the upstream, or it says that it has read none: repeating cannot run it twice. */
   declare readonly neverSent: boolean;
-  /** True when the connection had carried an earlier exchange, so that its end may have crossed our request. */
-  declare readonly reusedSocket: boolean;
   /**
    * The upstream closed a kept connection under the request, and not a byte of response came: most likely it read nothing
    * of it, but nothing proves that.
@@ -37,20 +35,9 @@ export class TransportError extends Error {
   }
 }
 
-/** The address check said no; nothing was connected. */
-export class AddressDeniedError extends Error {
-  readonly code = 'ERR_ADDRESS_DENIED';
-}
-
-/** A name that has no address, or was not resolved in time; with the code that Node's own resolver has for it. */
-export class NameError extends Error {
-  readonly code: 'ENODATA' | 'ETIMEOUT';
-
-  constructor(code: 'ENODATA' | 'ETIMEOUT') {
-    super('the name was not resolved');
-    this.code = code;
-  }
-}
+/** What the address check refused, and names without an address or not resolved in time, as Node's own resolver says it. */
+export const coded = (code: 'ERR_ADDRESS_DENIED' | 'ENODATA' | 'ETIMEOUT'): Error =>
+  Object.assign(new Error(`upstream ${code}`), { code });
 
 /** Node's error code, when there is one. */
 export function codeOf(error: unknown): string | null {
@@ -80,7 +67,6 @@ export function bodyError(error: unknown): TransportError {
     kind: faultOf(error, 'body'),
     phase: 'body',
     neverSent: false,
-    reusedSocket: false,
     stale: false,
     code: codeOf(error),
   });

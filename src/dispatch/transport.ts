@@ -16,7 +16,7 @@ import type { CallSignal } from '../call-abort.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
 import { ShortLived } from '../short-lived.ts';
-import type { OutgoingFields } from './request-fields.policy.ts';
+import type { OutgoingFields } from './fields.policy.ts';
 import type { SocketPermit } from './socket-permits.ts';
 import { codeOf, faultOf, TransportError, type ExchangePhase } from './transport-error.ts';
 
@@ -280,10 +280,9 @@ class Exchange {
     if (phase === 'over') return;
     // Before the head is there, any byte is one of the response.
     const hasBegun = (this.#socket?.bytesRead ?? 0) !== this.#bytesSeen;
-    const reusedSocket = this.#reusedSocket;
-    const stale = kind === 'reset' && phase === 'sent' && reusedSocket && !hasBegun;
+    const stale = kind === 'reset' && phase === 'sent' && this.#reusedSocket && !hasBegun;
     const neverSent = phase === 'connect';
-    const error = new TransportError({ kind, phase, neverSent, reusedSocket, stale, code });
+    const error = new TransportError({ kind, phase, neverSent, stale, code });
     this.#over();
     if (this.#body === null) {
       this.#outcome.reject(error);

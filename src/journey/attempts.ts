@@ -13,7 +13,7 @@ import { type AttemptResult, type Dispatcher, type Sending, statusOf } from '../
 import { spentOf } from '../dispatch/feedback/usage.policy.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
-import { upstreamIdOf } from '../dispatch/response-fields.policy.ts';
+import { upstreamIdOf } from '../dispatch/fields.policy.ts';
 import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import { failureReason, type TransportError } from '../dispatch/transport-error.ts';
 import { valuesOf } from '../field-lines.policy.ts';

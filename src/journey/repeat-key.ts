@@ -9,7 +9,7 @@
 import { createHash } from 'node:crypto';
 import type { Call, CallBody, Caller, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
-import { outgoingFields, passesCookies } from '../dispatch/request-fields.policy.ts';
+import { outgoingFields, passesCookies } from '../dispatch/fields.policy.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';

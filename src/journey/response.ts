@@ -4,7 +4,7 @@
  */
 import { Buffer } from 'node:buffer';
 import type { Call, Outcome, RateLimitState, ResponseHead } from '../call.ts';
-import { cookieScope, returningFields } from '../dispatch/response-fields.policy.ts';
+import { cookieScope, returningFields } from '../dispatch/fields.policy.ts';
 import { bodyError, failureReason, failureWords, type TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, refusals, type RefusalCode } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';

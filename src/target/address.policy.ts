@@ -18,17 +18,20 @@ const specialInsideGlobal = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/
   ipaddr.IPv6.parseCIDR(range),
 );
 
-function isPublicV6(address: ipaddr.IPv6): boolean {
-  if (address.isIPv4MappedAddress()) return isPublicV4(address.toIPv4Address());
-  return (
-    address.match(globalUnicast) &&
-    !specialInsideGlobal.some((range) => address.match(range)) &&
-    address.range() === 'unicast'
-  );
-}
+const isPublicV4 = (address: ipaddr.IPv4): boolean =>
+  address.range() === 'unicast' && address.toString() !== azureHostAgent;
 
-function isPublicV4(address: ipaddr.IPv4): boolean {
-  return address.range() === 'unicast' && address.toString() !== azureHostAgent;
+const isPublicV6 = (address: ipaddr.IPv6): boolean =>
+  address.match(globalUnicast) &&
+  !specialInsideGlobal.some((range) => address.match(range)) &&
+  address.range() === 'unicast';
+
+/** The address in standard notation; `null` for anything else. A mapped IPv4 address is the address inside it. */
+function read(address: string): ipaddr.IPv4 | ipaddr.IPv6 | null {
+  if (address.includes('%')) return null;
+  const isStandard =
+    ipaddr.IPv4.isValidFourPartDecimal(address) || (address.includes(':') && ipaddr.IPv6.isValid(address));
+  return isStandard ? ipaddr.process(address) : null;
 }
 
 /**
@@ -36,13 +39,12 @@ function isPublicV4(address: ipaddr.IPv4): boolean {
  * shared, documentation, benchmarking, multicast, translation prefixes that embed an IPv4 address, and text that is
  * not an address in standard notation. A mapped IPv4 address is judged by the address inside it.
  *
- * @param address Literal as a resolver or a URL's host gives it; brackets are not accepted, a zone is denied.
+ * @param text Literal as a resolver or a URL's host gives it; brackets are not accepted, a zone is denied.
  */
-export function isPublicAddress(address: string): boolean {
-  if (address.includes('%')) return false;
-  if (ipaddr.IPv4.isValidFourPartDecimal(address)) return isPublicV4(ipaddr.IPv4.parse(address));
-  if (address.includes(':') && ipaddr.IPv6.isValid(address)) return isPublicV6(ipaddr.IPv6.parse(address));
-  return false;
+export function isPublicAddress(text: string): boolean {
+  const address = read(text);
+  if (address instanceof ipaddr.IPv4) return isPublicV4(address);
+  return address !== null && isPublicV6(address);
 }
 
 /** Where clouds serve credentials of the machine, outside the link-local ranges: Azure, Alibaba, Oracle, AWS. */
@@ -62,14 +64,6 @@ export const allowsInside = (allowed: PrivateAddresses): boolean =>
   typeof allowed === 'boolean' ? allowed : allowed.length > 0;
 
 type Range = readonly [ipaddr.IPv4 | ipaddr.IPv6, number];
-
-/** The address in standard notation; `null` for anything else. A mapped IPv4 address is the address inside it. */
-function read(address: string): ipaddr.IPv4 | ipaddr.IPv6 | null {
-  if (address.includes('%')) return null;
-  const isStandard =
-    ipaddr.IPv4.isValidFourPartDecimal(address) || (address.includes(':') && ipaddr.IPv6.isValid(address));
-  return isStandard ? ipaddr.process(address) : null;
-}
 
 function readRange(text: string): Range | null {
   const cut = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text);

@@ -319,7 +319,7 @@ describe('a call that cannot leave within its wait is refused at once, on a cloc
 describe('a call that had its lease and was not sent keeps its position, and gives back all that it had taken:', () => {
   const limits = { perMinute: 40, perDay: 100 };
   const stated = { ...limits, limit: 60, windowMs: 60_000_000 };
-  const why = { phase: 'connect', neverSent: true, reusedSocket: false, stale: false } as const;
+  const why = { phase: 'connect', neverSent: true, stale: false } as const;
   const error = new TransportError({ kind: 'unreachable', code: 'ECONNREFUSED', ...why });
   const neverSent: AttemptResult = { kind: 'failed', error };
   const after100 = { kind: 'resend', notBeforeMs: 100, closes: 'none', closeMs: 0, history: {} } as const;

@@ -1,8 +1,8 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { readCarriers, usualCarriers } from '../../src/credential-carriers.policy.ts';
-import { outgoingFields } from '../../src/dispatch/request-fields.policy.ts';
-import type { OutgoingInput } from '../../src/dispatch/request-fields.policy.ts';
+import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
+import type { OutgoingInput } from '../../src/dispatch/fields.policy.ts';
 
 const key = `slc_acme1_${'k'.repeat(43)}`;
 const base: OutgoingInput = {

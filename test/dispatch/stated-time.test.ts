@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { readFileSync } from 'node:fs';
-import { retryAfterMs } from '../../src/dispatch/retry-after.policy.ts';
+import { retryAfterMs } from '../../src/dispatch/stated-time.policy.ts';
 import { durationMs, instantMs, timeLeftMs } from '../../src/dispatch/stated-time.policy.ts';
 
 const samples = JSON.parse(

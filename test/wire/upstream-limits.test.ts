@@ -187,7 +187,7 @@ describe('a kept connection that the upstream closes under the next request', ()
     await text((await opened.send()).body);
     await pulse();
     let sent = 0;
-    const stale = { kind: 'reset', phase: 'sent', neverSent: false, reusedSocket: true, stale: true };
+    const stale = { kind: 'reset', phase: 'sent', neverSent: false, stale: true };
     const again = opened.send({ onSent: () => sent++, pathAndQuery: '/again' });
     expect(await failure(again)).toMatchObject(stale);
     expect([sent, received(opened).match(/\/again/g)?.length]).toEqual([1, 1]);
@@ -201,7 +201,7 @@ describe('a kept connection that the upstream closes under the next request', ()
   ])('is not stale when %s', async (_, script, isKept) => {
     const opened = await world(script);
     if (isKept) await text((await opened.send()).body);
-    const reset = { kind: 'reset', phase: 'sent', reusedSocket: isKept, stale: false };
+    const reset = { kind: 'reset', phase: 'sent', stale: false };
     expect(await failure(opened.send())).toMatchObject(reset);
     expect(opened.upstream.connections).toHaveLength(1);
   });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { usualCarriers } from '../../src/credential-carriers.policy.ts';
-import { outgoingFields } from '../../src/dispatch/request-fields.policy.ts';
+import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes, ok } from '../support/scripts.ts';
 import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
@@ -173,7 +173,7 @@ describe('a request that waits for its place in the writing order', () => {
     await pulse();
     if (unasked === '') opened.upstream.connections[0]?.socket.end();
     else opened.upstream.connections[0]?.send(unasked);
-    const expected = { kind: 'unreachable', neverSent: true, reusedSocket: true };
+    const expected = { kind: 'unreachable', neverSent: true };
     expect(await failure(sending)).toMatchObject(expected);
     release();
     await opened.upstream.allClosed();

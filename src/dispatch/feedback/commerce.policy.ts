@@ -5,10 +5,11 @@
  * refund of this call and hides those of others). Invariants: never throws, whatever the body; the sizes of both buckets are read
  * every time, because they differ by plan and may change.
  */
-import type { Feedback, MeterReport, Throttle } from '../../call.ts';
+import type { Feedback, Throttle } from '../../call.ts';
 import { believable } from './response.policy.ts';
 import {
   countAt,
+  given,
   isRecord,
   lastObject,
   numberAt,
@@ -25,20 +26,13 @@ export function learnFromCommerce(response: ResponseReader): Feedback {
   return /^[\w-]{1,64}$/.test(app) ? { ...learned, scope: { app } } : learned;
 }
 
+/** Frozen, locked after repeated excess, a security rejection, temporarily disabled. */
+const ofStore = [402, 423, 430, 540];
+
 /** What a status means in REST and GraphQL alike; `null` = nothing, or too many requests, which each says in its own way. */
-function commerceStatus(response: ResponseReader): Throttle | null {
-  switch (response.status) {
-    case 402: // frozen
-    case 423: // locked after repeated excess
-    case 430: // security rejection
-    case 540: // temporarily disabled
-      return { kind: 'permanent', reason: 'store_state', waitMs: response.statedMs };
-    case 503:
-    case 529:
-      return { kind: 'overload', waitMs: response.statedMs };
-    default:
-      return null;
-  }
+function commerceStatus({ status, statedMs }: ResponseReader): Throttle | null {
+  if (ofStore.includes(status)) return { kind: 'permanent', reason: 'store_state', waitMs: statedMs };
+  return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
 }
 
 // REST
@@ -156,16 +150,9 @@ function costTaught(cost: QueryCost | null): Omit<Feedback, 'throttle'> {
   const { max, available, restoreRate, requested, actual } = cost;
   const level = Math.max(0, max - available);
   const windowMs = (max / restoreRate) * 1000;
-  const meter: MeterReport = {
-    meter: 'cost',
-    limit: max,
-    windowMs,
-    level: { lowest: level, highest: level },
-  };
   return {
-    meters: [meter],
-    ...(requested === null ? {} : { requestedCost: requested }),
-    ...(actual === null ? {} : { actualCost: actual }),
+    meters: [{ meter: 'cost', limit: max, windowMs, level: { lowest: level, highest: level } }],
+    ...given({ requestedCost: requested ?? undefined, actualCost: actual ?? undefined }),
   };
 }
 

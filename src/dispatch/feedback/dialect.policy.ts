@@ -13,7 +13,7 @@ import type {
   TimeField,
   WaitPlace,
 } from '../../config/settings.ts';
-import { longestWaitMs, namedWaitMs } from '../retry-after.policy.ts';
+import { longestWaitMs, namedWaitMs } from '../stated-time.policy.ts';
 import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 import { valueAt } from './json.policy.ts';
 import {

@@ -17,6 +17,10 @@ export function isRecord(value: unknown): value is JsonRecord {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
+/** An object without the members that are `undefined`. */
+export const given = <T extends object>(members: T): { [K in keyof T]?: Exclude<T[K], undefined> } =>
+  Object.fromEntries(Object.entries(members).filter(([, value]) => value !== undefined)) as never;
+
 /** Member `name` when it is an object, else `null`. */
 export function recordAt(parent: unknown, name: string): JsonRecord | null {
   const value = isRecord(parent) ? parent[name] : undefined;

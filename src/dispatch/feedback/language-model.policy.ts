@@ -33,8 +33,8 @@ import {
   type Verdict,
 } from './refusal.policy.ts';
 import { believable, nothingLearned, type ResponseReader } from './response.policy.ts';
-import { isRecord, lastObject, parseJson, stringAt, type JsonRecord } from './json.policy.ts';
-import { parsedWaitMs } from '../retry-after.policy.ts';
+import { given, isRecord, lastObject, parseJson, stringAt, type JsonRecord } from './json.policy.ts';
+import { parsedWaitMs } from '../stated-time.policy.ts';
 import { noUsage, tokenUsage, usageInFields, withUsageIn } from './usage.policy.ts';
 import { wordsOf } from '../../words.policy.ts';
 
@@ -59,16 +59,22 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const readings = own.length > 0 ? own : unownedReadings(refused?.error?.fields ?? fields, at);
   const fieldReports = reportsOf(readings);
   if (refused === null) {
-    return { meters: fieldReports, throttle: null, ...usageIn(body, fields), ...scope(fields, {}) };
+    const usage = (body === null ? null : tokenUsage(withUsageIn(noUsage, body))) ?? usageInFields(fields);
+    const also = given({ usage: usage ?? undefined, scope: scopeOf({}, fields) });
+    return { meters: fieldReports, throttle: null, ...also };
   }
+  const { message, error } = refused;
   const throttle = throttleOf(response, status, readings, refused, fieldReports);
   return {
-    meters: throttle === null ? fieldReports : withMessage(fieldReports, refused.message),
+    meters: throttle === null ? fieldReports : withMessage(fieldReports, message),
     throttle,
-    ...(errorStatus === null ? {} : { errorStatus }),
-    ...saidBeside(throttle, refused.error),
-    ...requested(refused.message),
-    ...scope(fields, refused.message.scope),
+    ...given({
+      errorStatus: errorStatus ?? undefined,
+      // What clients may branch on, where a breaker will answer in the provider's stead.
+      said: throttle?.kind === 'permanent' ? (error?.said ?? undefined) : undefined,
+      requestedTokens: requestedTokens(message),
+      scope: scopeOf(message.scope, fields),
+    }),
   };
 }
 
@@ -80,21 +86,17 @@ function refusedIn(body: unknown, status: number, bare = ''): Refused {
   const error = errorIn(body);
   const own = providerRefusal(error);
   const message = error === null ? nothingSaid : { ...readMessage(error.message), ...own.message };
-  const known = own.verdict ?? (error === null ? null : verdictOf(error, message.tooLarge));
   const words: RefusalWords = {
     status,
     names: error === null ? [] : [...error.codes, error.type ?? ''],
     text: error?.message ?? (body === undefined ? bare : sentenceIn(body)),
   };
-  return { error, message, verdict: verdictFor(known, words, message) };
-}
-
-/** The verdict: what lies in the call itself goes before what codes and types say, and those before the status. */
-function verdictFor(known: Verdict | null, words: RefusalWords, message: LimiterMessage): Verdict | null {
-  const stated = known ?? byStatus(words, message);
-  const verdict = (stated === 'rate' ? lastingVerdict(words.text) : null) ?? stated;
-  const isCallAlone = verdict !== null && verdict !== 'overload' && concernsCallAlone(words);
-  return isCallAlone ? 'too_large' : verdict;
+  const byWord = own.verdict ?? (error === null ? null : verdictOf(error, message.tooLarge));
+  const stated = byWord ?? byStatus(words, message);
+  const lasting = (stated === 'rate' ? lastingVerdict(words.text) : null) ?? stated;
+  // What lies in the call itself goes before what codes and types say, and those before the status.
+  const isCallAlone = lasting !== null && lasting !== 'overload' && concernsCallAlone(words);
+  return { error, message, verdict: isCallAlone ? 'too_large' : lasting };
 }
 
 /** A 402 that states a time asks for a wait, and condemns nobody. So does what others say of a quota of minutes. */
@@ -121,12 +123,10 @@ function throttleOf(
   return asThrottle(verdict, waitMs, meterAtFault(fields, refused, reports));
 }
 
-const byPayment = { later: 'rate', quota: 'quota', unclear: 'unclear' } as const;
-
 function byStatus(words: RefusalWords, message: LimiterMessage): Verdict | null {
   const { status } = words;
   if (status === 429) return message.tooLarge ? 'too_large' : 'rate';
-  if (status === 402) return byPayment[paymentIn(words)];
+  if (status === 402) return paymentIn(words);
   return status === 503 || status === 529 ? 'overload' : null;
 }
 
@@ -144,27 +144,12 @@ function rateWaitMs(
   return stated ?? inBody ?? exhaustedForMs(readings);
 }
 
-/** What clients may branch on, where a breaker will answer in the provider's stead. */
-function saidBeside(throttle: Throttle | null, error: ModelError | null): Pick<Feedback, 'said'> {
-  const said = throttle?.kind === 'permanent' ? (error?.said ?? null) : null;
-  return said === null ? {} : { said };
-}
-
 /** The throttle that a verdict means to the rest of the gateway. */
 function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
-  switch (verdict) {
-    case 'rate':
-      return { kind: 'rate', waitMs, meter };
-    case 'overload':
-      return { kind: 'overload', waitMs };
-    case 'quota':
-    case 'unclear':
-    case 'too_large':
-      return { kind: 'permanent', reason: verdict, waitMs };
-    case 'daily':
-      // Gemini states a `retryDelay` beside a spent day, which is not the day's end.
-      return { kind: 'permanent', reason: 'daily', waitMs: null };
-  }
+  if (verdict === 'rate') return { kind: 'rate', waitMs, meter };
+  if (verdict === 'overload') return { kind: 'overload', waitMs };
+  // Gemini states a `retryDelay` beside a spent day, which is not the day's end.
+  return { kind: 'permanent', reason: verdict, waitMs: verdict === 'daily' ? null : waitMs };
 }
 
 function meterAtFault(
@@ -196,28 +181,19 @@ function withMessage(reports: readonly MeterReport[], message: LimiterMessage): 
 }
 
 /** Tokens that the limiter counted for a refused call. */
-function requested({ meter, requested: units }: LimiterMessage): Pick<Feedback, 'requestedTokens'> {
-  const isTokens = meter === 'tokens_day' || meter?.endsWith('tokens') === true;
-  return units !== null && isTokens ? { requestedTokens: units } : {};
-}
+const requestedTokens = ({ meter, requested }: LimiterMessage): number | undefined =>
+  meter === 'tokens_day' || meter?.endsWith('tokens') === true ? (requested ?? undefined) : undefined;
 
-function usageIn(body: string | null, fields: ReadonlyMap<string, string>): Pick<Feedback, 'usage'> {
-  const inBody = body === null ? null : tokenUsage(withUsageIn(noUsage, body));
-  const usage = inBody ?? usageInFields(fields);
-  return usage === null ? {} : { usage };
-}
-
-function scope(fields: ReadonlyMap<string, string>, stated: QuotaScope): Pick<Feedback, 'scope'> {
-  const organization = fields.get('openai-organization') ?? stated.organization;
-  const project = fields.get('openai-project') ?? stated.project;
-  if (organization === undefined && project === undefined && stated.family === undefined) return {};
-  return {
-    scope: {
-      ...stated,
-      ...(organization === undefined ? {} : { organization }),
-      ...(project === undefined ? {} : { project }),
-    },
-  };
+function scopeOf(
+  stated: QuotaScope,
+  fields: ReadonlyMap<string, string> = new Map(),
+): QuotaScope | undefined {
+  const scope = given({
+    ...stated,
+    organization: fields.get('openai-organization') ?? stated.organization,
+    project: fields.get('openai-project') ?? stated.project,
+  });
+  return Object.keys(scope).length === 0 ? undefined : scope;
 }
 
 // One event inside a 200 event stream, which may turn into a refusal after its head said success
@@ -237,17 +213,14 @@ export function learnFromStreamEvent(text: string, nowMs: number): Feedback {
   const body = parseJson(text.replace(/^data: ?/gm, '')) ?? errorAlone(text);
   const errorStatus = statusInside(body);
   if (errorStatus === null) return nothingLearned;
-  const refused = refusedIn(body, errorStatus);
-  const { message, verdict } = refused;
+  const { message, verdict } = refusedIn(body, errorStatus);
   if (verdict === null) return { ...nothingLearned, errorStatus };
   const waitMs = verdict === 'rate' ? parsedWaitMs(body, { date: null, now: nowMs }) : null;
-  const meters = withMessage([], message);
   return believable({
-    meters,
+    meters: withMessage([], message),
     throttle: asThrottle(verdict, waitMs, message.meter),
     errorStatus,
-    ...requested(message),
-    ...(Object.keys(message.scope).length === 0 ? {} : { scope: message.scope }),
+    ...given({ requestedTokens: requestedTokens(message), scope: scopeOf(message.scope) }),
   });
 }
 

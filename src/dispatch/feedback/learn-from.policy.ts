@@ -1,7 +1,7 @@
 /** What a response teaches: the one entrance to the feedback policies. Total; any facts give a `Feedback`. */
 import type { Feedback, Throttle, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/settings.ts';
-import { namedWaitMs } from '../retry-after.policy.ts';
+import { namedWaitMs } from '../stated-time.policy.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
 import { describedThrottle, learnFromDialect, unknownDialect } from './dialect.policy.ts';
 import { isRecord, recordAt, stringAt } from './json.policy.ts';

@@ -7,7 +7,7 @@
  */
 import type { MeterName, QuotaScope } from '../../call.ts';
 import { meaningOfWords, wordsOf } from '../../words.policy.ts';
-import { isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
+import { given, isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
 import { providerError, type ProviderError } from '../../provider-error.policy.ts';
 
 /** An error of any dialect, flattened. */
@@ -364,9 +364,6 @@ export function providerRefusal(error: ModelError | null): ProviderRefusal {
 // there is, or that too much of the money is bound in calls under way. The first concerns everybody who uses the credential, the second
 // nobody else, the third ends by itself.
 
-/** `later`: it ends by itself · `quota`: the money is gone · `unclear`: none of these words is there. */
-export type Payment = 'later' | 'quota' | 'unclear';
-
 /** Codes and types of errors that lie in the call itself. */
 const aloneCodes =
   /context_(?:length|window)|long_context|(?:request|prompt|input|body|payload|message|content)_too_(?:large|long)|above_max_length|max_(?:output_|completion_)?tokens|prompt_tokens_limit/;
@@ -458,12 +455,15 @@ export function concernsCallAlone({ status, names, text }: RefusalWords): boolea
   return asksForMoney && aloneIn402.some((pattern) => pattern.test(read)) && !isWholeAccount(read);
 }
 
-/** What a 402 says, beyond what `concernsCallAlone` finds. One without a word has only its status, which asks for money. */
-export function paymentIn({ names, text }: RefusalWords): Payment {
+/**
+ * What a 402 says, beyond what `concernsCallAlone` finds: it ends by itself (`rate`), the money is gone (`quota`), or none of these words is
+ * there. One without a word has only its status, which asks for money.
+ */
+export function paymentIn({ names, text }: RefusalWords): Verdict {
   // The status in words adds nothing to it.
   const said = names.filter((name) => name !== 'payment_required');
   const read = [...said, text].join(' ').slice(0, maxSentence);
-  if (laterWords.test(read)) return 'later';
+  if (laterWords.test(read)) return 'rate';
   const isSpent = text.trim() === '' || quotaWords.test(read) || isWholeAccount(read);
   return isSpent ? 'quota' : 'unclear';
 }
@@ -526,12 +526,9 @@ function numberAfter(pattern: RegExp, message: string): number | null {
 }
 
 function scopeOf(message: string): QuotaScope {
-  const organization = /\bin (?:project \S{1,100} )?organization `?([\w-]{1,100})/.exec(message)?.[1];
-  const project = /\bin project `?([\w-]{1,100})/.exec(message)?.[1];
-  const family = /\(for limit ([^)\s]{1,100})\)/.exec(message)?.[1];
-  return {
-    ...(organization === undefined ? {} : { organization }),
-    ...(project === undefined ? {} : { project }),
-    ...(family === undefined ? {} : { family }),
-  };
+  return given({
+    organization: /\bin (?:project \S{1,100} )?organization `?([\w-]{1,100})/.exec(message)?.[1],
+    project: /\bin project `?([\w-]{1,100})/.exec(message)?.[1],
+    family: /\(for limit ([^)\s]{1,100})\)/.exec(message)?.[1],
+  });
 }

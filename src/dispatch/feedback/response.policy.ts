@@ -9,7 +9,7 @@ import {
   parsedWaitMs,
   retryAfterMs,
   sentenceWaitMs,
-} from '../retry-after.policy.ts';
+} from '../stated-time.policy.ts';
 import type { ResponseTime } from '../stated-time.policy.ts';
 import { parseJson } from './json.policy.ts';
 
