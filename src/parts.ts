@@ -124,49 +124,11 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     onUpstreamReopened: (upstream) => breakers.closeAllOf(upstream),
     onFailure: (failure) => log.bug('a pause or an opening could not be read', failure),
   });
-  return {
-    admission,
-    around: recorded(aroundRepeats(repeats), recorder, joinedBucketOf),
-    breakers,
-    ceilings,
-    chosenBuckets: new ChosenBuckets(),
-    controls,
-    credentials,
-    dispatcher,
-    estimates: new TokenEstimates(),
-    keyring,
-    pressure,
-    quotas,
-    repeats,
-    responseTimes: new ResponseTimes(),
-    sharedRedis,
-    stores,
-  };
-}
-
-/** A call that arrives while somebody records is told to the recorder. */
-const recorded = (
-  around: PipelineParts['around'],
-  recorder: PartsOptions['recorder'],
-  joinedBucketOf: (request: AdmissionRequest) => BucketLane | null,
-): PipelineParts['around'] =>
-  recorder === undefined
-    ? around
-    : (prepared, forward) => {
-        const { callRecord, request } = prepared;
-        if (recorder.isRecording)
-          callRecord.recording = recorder.arrived(
-            prepared,
-            () => joinedBucketOf(request) ?? request.admission,
-          );
-        return around(prepared, forward);
-      };
-
-/** A call that may be repeated is made for all that repeat it, at the position of the first; any other call is made as it is. */
-const aroundRepeats =
-  (repeats: Repeats): PipelineParts['around'] =>
-  (prepared, forward) => {
-    const { repeatKey: key, request, call } = prepared;
+  /** A call that may be repeated is made for all that repeat it, at the position of the first; any other call is made as it is. */
+  const around: PipelineParts['around'] = (prepared, forward) => {
+    const { callRecord, repeatKey: key, request, call } = prepared;
+    if (recorder?.isRecording === true)
+      callRecord.recording = recorder.arrived(prepared, () => joinedBucketOf(request) ?? request.admission);
     if (key === null) return forward(prepared, call.clientGone);
     const { arrivedAt, stillValid } = request;
     return repeats.run(
@@ -185,3 +147,22 @@ const aroundRepeats =
       },
     );
   };
+  return {
+    admission,
+    around,
+    breakers,
+    ceilings,
+    chosenBuckets: new ChosenBuckets(),
+    controls,
+    credentials,
+    dispatcher,
+    estimates: new TokenEstimates(),
+    keyring,
+    pressure,
+    quotas,
+    repeats,
+    responseTimes: new ResponseTimes(),
+    sharedRedis,
+    stores,
+  };
+}

@@ -7,7 +7,7 @@
 import { createHash } from 'node:crypto';
 import { normalize } from 'node:path';
 import { z } from 'zod';
-import { tokenUrlFault, withKeys, type CredentialInput } from './credential.ts';
+import { tokenUrlFault, withKeys } from './credential.ts';
 import { upstreamNamePattern, workspaceIdFault } from './names.ts';
 import type { Fault, Path } from './problem.ts';
 import { redis, settleRedis } from './redis.ts';
@@ -91,129 +91,87 @@ export type FileInput = z.output<typeof fileSchema>;
 /** Rules between sections: names that must exist, values that must differ, secrets that must be there. They see files of the right form. */
 function checkFile(file: FileInput, context: is.RuleContext): void {
   const { server, redis, privacy, upstreams, workspaces } = file;
+  const at = (path: Path, reason: string, fix: string): void => is.refuse(context, { reason, fix }, path);
   const names = Object.keys(upstreams);
-  if (names.length === 0)
-    is.refuse(context, { reason: 'is empty', fix: 'describe at least one upstream' }, ['upstreams']);
+  if (names.length === 0) at(['upstreams'], 'is empty', 'describe at least one upstream');
   for (const [name, upstream] of Object.entries(upstreams)) {
-    const at = { context, path: ['upstreams', name] };
+    const path = ['upstreams', name];
     const fix = 'use up to 63 lower-case letters, digits, - and _, a letter or digit first';
-    if (!upstreamNamePattern.test(name))
-      is.refuse(context, { reason: 'is not a usable upstream name', fix }, at.path);
-    checkBesideServer(upstream, server, at);
+    if (!upstreamNamePattern.test(name)) at(path, 'is not a usable upstream name', fix);
+    checkBesideServer(upstream, server, { context, path });
   }
+  const hashes = new Set<string>();
   for (const [id, workspace] of Object.entries(workspaces)) {
-    const at = { context, path: ['workspaces', id] };
+    const path = ['workspaces', id];
     const fault = workspaceFault(id);
-    if (fault !== null) is.refuse(context, fault, at.path);
-    checkUpstreamNames(workspace, names, at);
+    if (fault !== null) is.refuse(context, fault, path);
+    checkUpstreamNames(workspace, names, { context, path });
+    for (const { hash, path: inside } of keyHashes(workspace)) {
+      const fix = 'give each workspace its own key: a key must name exactly one workspace, once';
+      if (hashes.has(hash) && /^sha256:[0-9a-f]{64}$/.test(hash))
+        at([...path, ...inside], 'is a key that was already given above', fix);
+      hashes.add(hash);
+    }
   }
-  const credentials = [...credentialsOf(file)];
-  checkTokenUrls(credentials, file, context);
-  checkWildcards(credentials, file, context);
-  checkRefreshTokenFiles(credentials, context);
-  checkKeys(credentials, file, context);
+  checkCredentials(file, hashes, context);
   if (redis === undefined || privacy.labelKey !== null) return;
   const fix = 'set it to a secret that all replicas share, for instance "${SLUICE_LABEL_KEY}"';
-  is.refuse(context, { reason: 'is missing, and redis needs it', fix }, ['privacy', 'labelKey']);
+  at(['privacy', 'labelKey'], 'is missing, and redis needs it', fix);
 }
 
-interface Located {
-  readonly path: Path;
-  readonly credential: CredentialInput;
-  /** Name of the upstream that it is for. */
-  readonly upstream: string;
-}
-
-/** Every credential of the file. */
-function* credentialsOf({ upstreams, workspaces }: FileInput): Generator<Located> {
-  for (const [name, { credential }] of Object.entries(upstreams))
-    if (credential !== undefined)
-      yield { path: ['upstreams', name, 'credential'], credential, upstream: name };
-  for (const [id, { credentials = {} }] of Object.entries(workspaces))
-    for (const [name, credential] of Object.entries(credentials))
-      yield { path: ['workspaces', id, 'credentials', name], credential, upstream: name };
-}
-
-/** A token endpoint is asked from where its upstream may be. */
-function checkTokenUrls(
-  credentials: readonly Located[],
-  { upstreams }: FileInput,
+/** Credentials go where the operator means them to go, and hold nothing that must not go there. `hashes`: of all API keys. */
+function checkCredentials(
+  { upstreams, workspaces }: FileInput,
+  hashes: ReadonlySet<string>,
   context: is.RuleContext,
 ): void {
-  const byName = new Map(Object.entries(upstreams));
-  for (const { path, credential, upstream } of credentials) {
-    const owner = byName.get(upstream);
-    const fault = owner === undefined ? null : tokenUrlFault(credential, owner.allowPrivateAddresses);
-    if (fault !== null) is.refuse(context, fault, [...path, 'oauth', 'tokenUrl']);
-  }
-}
-
-/** Refuses a credential for a wildcard under which anybody can have a host: any caller could have it sent to a host of its own. */
-function checkWildcards(
-  credentials: readonly Located[],
-  { upstreams }: FileInput,
-  context: is.RuleContext,
-): void {
-  const injected = new Set(credentials.map(({ upstream }) => upstream));
+  const at = (path: Path, reason: string, fix: string): void => is.refuse(context, { reason, fix }, path);
+  const all = [
+    ...Object.entries(upstreams).flatMap(([name, { credential }]) =>
+      credential === undefined ? [] : [{ path: ['upstreams', name, 'credential'], name, credential }],
+    ),
+    ...Object.entries(workspaces).flatMap(([id, { credentials = {} }]) =>
+      Object.entries(credentials).map(([name, credential]) => ({
+        path: ['workspaces', id, 'credentials', name],
+        name,
+        credential,
+      })),
+    ),
+  ];
+  // A caller could have the credential sent to a host of its own.
+  const injected = new Set(all.map(({ name }) => name));
   for (const [name, { origins }] of Object.entries(upstreams))
     origins.forEach((pattern, index) => {
       const fault = injected.has(name) ? wildcardFault(pattern) : null;
       if (fault !== null) is.refuse(context, fault, ['upstreams', name, 'origins', index]);
     });
-}
-
-/**
- * One refresh token belongs to one client, and is no credential itself. Paths are compared as they are written, without `.` and `..`;
- * clients with all that they send, because a change of how they write their request would be a mistake as well.
- */
-function checkRefreshTokenFiles(credentials: readonly Located[], context: is.RuleContext): void {
+  // One refresh token belongs to one client. Paths are compared as they are written, without `.` and `..`; clients with all that they
+  // send, because a change of how they write their request would be a mistake as well.
   const owners = new Map<string, { readonly client: string; readonly at: string }>();
-  for (const { path, credential } of credentials) {
-    const { refreshTokenFile = null, shared: _, ...client } = withKeys(credential).oauth ?? {};
-    if (refreshTokenFile === null) continue;
-    const owner = owners.get(normalize(refreshTokenFile));
-    if (owner === undefined) {
-      owners.set(normalize(refreshTokenFile), { client: JSON.stringify(client), at: path.join('.') });
-    } else if (owner.client !== JSON.stringify(client)) {
-      const reason = `is the file of another client (${owner.at})`;
-      const fix = 'give each client a file of its own: two that use one refresh token lock each other out';
-      is.refuse(context, { reason, fix }, [...path, 'oauth', 'refreshTokenFile']);
+  for (const { path, name, credential } of all) {
+    const { value, oauth } = withKeys(credential);
+    if (value !== undefined && hashes.has(sha256(value.replace(/^bearer\s+/i, '')))) {
+      const own = typeof credential === 'string' ? path : [...path, 'value'];
+      at(own, 'is an API key of Sluice', 'give the credential that the upstream knows');
     }
+    const owner = Object.hasOwn(upstreams, name) ? upstreams[name] : undefined;
+    const fault = owner === undefined ? null : tokenUrlFault(credential, owner.allowPrivateAddresses);
+    if (fault !== null) is.refuse(context, fault, [...path, 'oauth', 'tokenUrl']);
+    const { refreshTokenFile = null, shared: _, ...sent } = oauth ?? {};
+    if (refreshTokenFile === null) continue;
+    const mine = { client: JSON.stringify(sent), at: path.join('.') };
+    const first = owners.get(normalize(refreshTokenFile)) ?? mine;
+    owners.set(normalize(refreshTokenFile), first);
+    const fix = 'give each client a file of its own: two that use one refresh token lock each other out';
+    if (first.client !== mine.client)
+      at([...path, 'oauth', 'refreshTokenFile'], `is the file of another client (${first.at})`, fix);
   }
-  for (const { path, credential } of credentials) {
+  for (const { path, credential } of all) {
     const { file } = withKeys(credential);
-    if (file === undefined || !owners.has(normalize(file))) continue;
     const fix =
       'leave file out and use the same oauth section: a refresh token is never sent to the upstream';
-    is.refuse(context, { reason: 'is a refreshTokenFile, too', fix }, [...path, 'file']);
-  }
-}
-
-/** A key names exactly one workspace, once; and a client's API key is never sent upstream, so it cannot be a credential either. */
-function checkKeys(
-  credentials: readonly Located[],
-  { workspaces }: FileInput,
-  context: is.RuleContext,
-): void {
-  const seen = new Set<string>();
-  for (const [id, workspace] of Object.entries(workspaces))
-    for (const { hash, path } of keyHashes(workspace)) {
-      if (seen.has(hash) && /^sha256:[0-9a-f]{64}$/.test(hash)) {
-        const fix = 'give each workspace its own key: a key must name exactly one workspace, once';
-        is.refuse(context, { reason: 'is a key that was already given above', fix }, [
-          'workspaces',
-          id,
-          ...path,
-        ]);
-      }
-      seen.add(hash);
-    }
-  for (const { path, credential } of credentials) {
-    const { value } = withKeys(credential);
-    if (value === undefined || !seen.has(sha256(value.replace(/^bearer\s+/i, '')))) continue;
-    const at = typeof credential === 'string' ? path : [...path, 'value'];
-    const fix = 'give the credential that the upstream knows';
-    is.refuse(context, { reason: 'is an API key of Sluice', fix }, at);
+    if (file !== undefined && owners.has(normalize(file)))
+      at([...path, 'file'], 'is a refreshTokenFile, too', fix);
   }
 }
 
@@ -228,9 +186,6 @@ export interface FileContext {
   /** Address of the admin port where the file has none. */
   readonly adminHost: string;
 }
-
-/** The sections from which ports, connections and names in Redis are made at the start. */
-const startedSections = { server, redis, privacy } as const;
 
 /** The configuration after validation: every default filled in, frozen, units in the names. */
 export interface Settings extends is.Frozen<ReturnType<typeof settled>> {}
@@ -273,19 +228,20 @@ export interface LogSettings extends is.Frozen<z.output<typeof log>> {}
 export interface IdempotencySettings extends is.Frozen<z.output<typeof idempotency>> {}
 
 /** Keys of the file whose new value waits for a restart; empty = everything takes effect now. Shows no value. */
-export function restartKeys(started: Settings, next: Settings): readonly string[] {
-  return Object.entries(startedSections).flatMap(([name, { shape }]) => {
-    const [before, after] = [started, next].map(({ written }) => new Map(Object.entries(written)).get(name));
+export const restartKeys = ({ written: started }: Settings, { written: next }: Settings): readonly string[] =>
+  (['server', 'redis', 'privacy'] as const).flatMap((name) => {
+    const [before, after]: readonly (Readonly<Record<string, unknown>> | undefined)[] = [
+      started[name],
+      next[name],
+    ];
     if (before === undefined || after === undefined) return before === after ? [] : [name];
-    const textOf = (section: object, key: string): string =>
-      JSON.stringify(new Map(Object.entries(section)).get(key));
-    return Object.entries<z.ZodType>(shape)
+    return Object.entries<z.ZodType>({ server, redis, privacy }[name].shape)
       .filter(
-        ([key, schema]) => schema.meta()?.['restart'] === true && textOf(before, key) !== textOf(after, key),
+        ([key, schema]) =>
+          schema.meta()?.['restart'] === true && JSON.stringify(before[key]) !== JSON.stringify(after[key]),
       )
       .map(([key]) => `${name}.${key}`);
   });
-}
 
 /** The new settings, except that those which only a restart can change keep the values that the process was started with. */
 export const withStartedValues = (started: Settings, next: Settings): Settings =>

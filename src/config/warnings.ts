@@ -4,20 +4,21 @@
  * which {@link hasNoValidKey} is true, and none of these words.
  */
 import { labelKeyWeakness } from './names.ts';
-import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
+import type { CredentialSource, Settings, UpstreamSettings, WorkspaceSettings } from './settings.ts';
 import { isOpen } from './origins.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function configurationWarnings(settings: Settings, now: number): string[] {
-  const found: string[] = [];
-  if (settings.privacy.labelKeyGenerated) {
-    found.push('privacy.labelKey is not set: workspace labels change with every start');
-  } else {
-    found.push(...ofLabelKey(settings));
-  }
-  if (settings.workspaces.size === 0) found.push('workspaces is empty: nobody can call');
-  for (const workspace of settings.workspaces.values()) found.push(...ofKeys(workspace, now));
-  return [...found, ...schemeless(settings), ...wildcardWarnings(settings)];
+  const { privacy, upstreams, workspaces } = settings;
+  return [
+    ...(privacy.labelKeyGenerated
+      ? ['privacy.labelKey is not set: workspace labels change with every start']
+      : ofLabelKey(settings)),
+    ...(workspaces.size === 0 ? ['workspaces is empty: nobody can call'] : []),
+    ...[...workspaces.values()].flatMap((workspace) => ofKeys(workspace, now)),
+    ...schemeless(settings),
+    ...[...upstreams.values()].flatMap((upstream) => ofWildcards(upstream, settings)),
+  ];
 }
 
 /** What is meant, perhaps, and may surprise all the same, one clause each. */
@@ -73,19 +74,17 @@ function ofKeys({ id, keys }: WorkspaceSettings, now: number): string[] {
 }
 
 /** Credentials that look like a bare token where most upstreams want a scheme before it. */
-function schemeless({ upstreams, workspaces }: Settings): string[] {
-  const injected = [
+const schemeless = ({ upstreams, workspaces }: Settings): string[] =>
+  [
     ...[...upstreams.values()].map(({ name, credential }) => [`upstream ${name}`, credential] as const),
     ...[...workspaces.values()].flatMap(({ id, credentials }) =>
-      [...credentials].map(
-        ([name, credential]) => [`workspace ${id}, upstream ${name}`, credential] as const,
-      ),
+      [...credentials].map(([name, own]) => [`workspace ${id}, upstream ${name}`, own] as const),
     ),
-  ];
-  return injected
-    .filter(([, credential]) => credential?.field === 'authorization' && namesNoScheme(credential.source))
-    .map(([path]) => `${path}: the authorization value names no scheme; most upstreams want "Bearer …"`);
-}
+  ].flatMap(([path, credential]) =>
+    credential?.field === 'authorization' && namesNoScheme(credential.source)
+      ? [`${path}: the authorization value names no scheme; most upstreams want "Bearer …"`]
+      : [],
+  );
 
 /** True when the value of the field begins with no scheme. The content of a credential's file is not known here, and passes. */
 const namesNoScheme = (source: CredentialSource): boolean =>
@@ -93,18 +92,14 @@ const namesNoScheme = (source: CredentialSource): boolean =>
   (source.kind === 'oauth' && !source.prefix.includes(' '));
 
 /** Wildcards with a credential whose hosts are whoever the owner of the domain lets have them. */
-function wildcardWarnings({ upstreams, workspaces }: Settings): string[] {
-  const ofWorkspaces = new Set(
-    [...workspaces.values()].flatMap(({ credentials }) => [...credentials.keys()]),
-  );
-  return [...upstreams.values()]
-    .filter(({ name, credential }) => credential !== null || ofWorkspaces.has(name))
-    .flatMap(({ name, origins }) =>
-      origins
-        .filter((pattern) => isOpen(pattern, 'owner'))
-        .map(
-          ({ host }) =>
-            `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
-        ),
-    );
+function ofWildcards({ name, credential, origins }: UpstreamSettings, { workspaces }: Settings): string[] {
+  const open = origins.filter((pattern) => isOpen(pattern, 'owner'));
+  const isInjected = () =>
+    credential !== null || [...workspaces.values()].some(({ credentials }) => credentials.has(name));
+  return open.length === 0 || !isInjected()
+    ? []
+    : open.map(
+        ({ host }) =>
+          `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
+      );
 }
