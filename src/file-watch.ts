@@ -49,7 +49,12 @@ export class FileWatch {
 
   constructor(parts: FileWatchParts) {
     this.#parts = parts;
-    this.#watch();
+    const { path, watchFolder = systemWatch, onError = () => {} } = parts;
+    try {
+      this.#stopWatching = watchFolder(dirname(path), () => this.checkSoon(), onError);
+    } catch (error) {
+      onError(error);
+    }
     this.#poll();
   }
 
@@ -67,15 +72,6 @@ export class FileWatch {
     this.#cancelPoll();
     this.#cancelCheck?.();
     this.#stopWatching();
-  }
-
-  #watch(): void {
-    const { path, watchFolder = systemWatch, onError = () => {} } = this.#parts;
-    try {
-      this.#stopWatching = watchFolder(dirname(path), () => this.checkSoon(), onError);
-    } catch (error) {
-      onError(error);
-    }
   }
 
   #poll(): void {

@@ -1,5 +1,5 @@
 /** `sluice check`: says whether a configuration can be used and what it means, without showing a secret. */
-import { configurationRemarks, configurationWarnings } from '../config/warnings.ts';
+import { configurationWarnings } from '../config/warnings.ts';
 import { loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { readOrSayWhy, type CliIo } from './io.ts';
@@ -29,7 +29,6 @@ export async function runCheck(
       `${config}: usable`,
       ...summary(settings),
       ...warnings.map((text) => `warning: ${text}`),
-      ...configurationRemarks(settings).map((text) => `remark:  ${text}`),
       ...(connect ? [] : ['connections: not tried; with --connect Redis, origins and credentials are']),
     ].join('\n'),
   );

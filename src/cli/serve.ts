@@ -55,8 +55,10 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     onError(error) {
       // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
       io.err(jsonLine('error', `The configuration in use stays: ${error.message}`));
-      telemetry.configurationRead('refused', linesOf(error));
-      logRefusedReload(error, log);
+      const problems = error instanceof ConfigError ? error.problems : [];
+      const lines = problems.map(({ line }) => line).filter((line) => line !== null);
+      telemetry.configurationRead('refused', lines);
+      logRefusedReload(error, lines, log);
     },
   });
   process.on('SIGHUP', () => void watch.reloadNow());
@@ -112,33 +114,15 @@ function logOutput({ err }: CliIo): Output {
   });
 }
 
-/** The keys at the root of the file; any other may be somebody's name. */
-const sections = new Set(['server', 'redis', 'privacy', 'log', 'upstreams', 'workspaces']);
-
-/**
- * The log line of a reload that changed nothing, which an alert can find. Invariant: no name of the file but those of its sections,
- * because deeper keys are ids of workspaces, or may be one that was indented wrongly.
- */
-function logRefusedReload(error: Error, log: Log): void {
-  if (!(error instanceof ConfigError)) {
-    log.bug('the configuration could not be watched or taken over, the old one stays', error);
-    return;
-  }
-  const { problems } = error;
-  const roots = problems.map(({ path }) => path.split(/[.[]/, 1)[0] ?? '');
-  log.error('configuration refused, the old one stays', {
-    problems: problems.length,
-    sections: listed(roots.filter((root) => sections.has(root))),
-    lines: listed(linesOf(error)),
-  });
+/** The log line of a reload that changed nothing, which an alert can find. It shows no key of the file: keys are ids of workspaces. */
+function logRefusedReload(error: Error, lines: readonly number[], log: Log): void {
+  if (error instanceof ConfigError)
+    log.error('configuration refused, the old one stays', {
+      problems: error.problems.length,
+      lines: [...new Set(lines)].join(', '),
+    });
+  else log.bug('the configuration could not be watched or taken over, the old one stays', error);
 }
-
-/** Lines with a problem. */
-const linesOf = (error: Error): readonly number[] =>
-  error instanceof ConfigError ? error.problems.flatMap(({ line }) => (line === null ? [] : [line])) : [];
-
-/** Each once, in the order of the file. */
-const listed = (values: readonly (string | number)[]): string => [...new Set(values)].join(', ');
 
 /** With fewer open files a busy replica refuses connections that it could have served. */
 const plentyOfFiles = 4_096;

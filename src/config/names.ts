@@ -66,19 +66,12 @@ const plainWord = /label|secret|sluice|example|laptop|password|changeme|default|
 /** Letters of one case throughout, and at most a number behind them: random texts have digits or both cases in between. */
 const onlyWords = /^(?:[^0-9A-Z]+|[^0-9a-z]+)\d{0,8}$/;
 
-/** True when the text begins anew after at most half of its length. */
-function repeatsItself(text: string): boolean {
-  for (let length = 1; length <= text.length / 2; length += 1)
-    if (text.startsWith(text.slice(length))) return true;
-  return false;
-}
-
 /**
  * Why a label key is weak: whoever can guess it finds out from labels, and from Redis, who calls. `null` = nothing suggests that it is.
  * A random text passes from 22 characters of base64 or 32 hexadecimal digits on (128 bits).
  */
 export function labelKeyWeakness(key: string): string | null {
-  if (repeatsItself(key) || repeatsItself(key.slice(0, -1))) return 'repeats itself';
+  if (/^(.{8,})\1/s.test(key)) return 'repeats itself';
   if (plainWord.test(key) || onlyWords.test(key)) return 'is made of words';
   return bitsIn(key) < 72 ? 'is too short or has too few different characters' : null;
 }

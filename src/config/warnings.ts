@@ -21,34 +21,6 @@ export function configurationWarnings(settings: Settings, now: number): string[]
   ];
 }
 
-/** What is meant, perhaps, and may surprise all the same, one clause each. */
-export function configurationRemarks({ upstreams, workspaces, redis }: Settings): string[] {
-  const found: string[] = [];
-  for (const { name, kind, mode, origins, credential, bucketBy, dialect, limits } of upstreams.values()) {
-    const isShared = credential !== null && !bucketBy.includes('host') && dialect === null;
-    if (kind === 'commerce' && isShared && origins.some(({ wildcard }) => wildcard))
-      found.push(
-        `upstream ${name}: all hosts under its wildcard share one quota; if the platform counts per shop, add bucketBy: [credential, host]`,
-      );
-    const perMinute = limits.isDefault.perMinute ? limits.requestsPerMinute : null;
-    const held = [...workspaces.values()].filter(
-      (each) => [...each.upstreams].includes(name) && !each.requestsPerMinute.has(name),
-    );
-    if (perMinute !== null && mode !== 'observe' && held.length > 0)
-      found.push(
-        `upstream ${name}: nothing is written of its limit, so each workspace may send ${perMinute} calls a minute until a response states one; write limits.requestsPerMinute, a number or none`,
-      );
-    const isDayWritten =
-      (!limits.isDefault.perDay && limits.requestsPerDay !== null) ||
-      [...workspaces.values()].some(({ requestsPerDay }) => typeof requestsPerDay.get(name) === 'number');
-    if (redis === null && mode !== 'observe' && isDayWritten)
-      found.push(
-        `upstream ${name}: without redis, the count of requestsPerDay begins at 0 with each start of Sluice`,
-      );
-  }
-  return found;
-}
-
 /** A label key that can be guessed: the warning fits a log, too, because it shows nothing of the key. */
 export function ofLabelKey({ privacy }: Pick<Settings, 'privacy'>): string[] {
   const weakness = privacy.labelKeyGenerated ? null : labelKeyWeakness(privacy.labelKey);

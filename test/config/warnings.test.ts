@@ -1,9 +1,9 @@
-/** What `sluice check` warns of, and remarks on, in a file that can be used. */
+/** What `sluice check` warns of in a file that can be used. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { labelKeyWeakness } from '../../src/config/names.ts';
-import { configurationRemarks, configurationWarnings } from '../../src/config/warnings.ts';
+import { configurationWarnings } from '../../src/config/warnings.ts';
 import { file, filled, parse, problemsOf, strongKey } from './parse.ts';
 
 const warningsOf = (text: string): string[] => configurationWarnings(parse(text), 0);
@@ -108,33 +108,5 @@ describe('a wildcard origin with a credential', () => {
     const text = readFileSync('sluice.example.yaml', 'utf8');
     const warnings = configurationWarnings(parse(text, filled(text)), 0);
     expect(warnings.filter((warning) => warning.includes('host'))).toEqual([]);
-  });
-});
-
-describe('is remarked on, or is not:', () => {
-  const token = 'credential: { header: x-shopify-access-token, value: token }';
-  const unlimited = 'limits: { requestsPerMinute: none }';
-  const aDay = 'limits: { requestsPerMinute: none, requestsPerDay: 100 }';
-  const shared = 'upstream shop: all hosts under its wildcard share one quota';
-  const forgotten = 'upstream shop: without redis, the count of requestsPerDay';
-  const byDefault = 'may send 40 calls a minute until a response states one';
-  test.each([
-    ['one quota for all shops of a wildcard', `${token}, ${unlimited}`, '', shared],
-    ['quotas by host', `${token}, ${unlimited}, bucketBy: [credential, host]`, '', null],
-    ["quotas of the clients' own credentials", unlimited, '', null],
-    ['a ceiling of the day that a restart forgets', aDay, '', forgotten],
-    ['such a ceiling of a workspace', unlimited, ', requestsPerDay: { shop: 100 }', forgotten],
-    ['no ceiling of the day', unlimited, ', requestsPerDay: none', null],
-    ['a ceiling of the day that Redis keeps', aDay, ' } }\nredis: { url: "redis://redis"', null],
-    ['a default ceiling that nobody wrote, with its number', 'mode: enforce', '', byDefault],
-    ['a ceiling of the same number', 'limits: { requestsPerMinute: 40 }', '', null],
-    ['a ceiling of the workspace', 'mode: enforce', ', requestsPerMinute: { shop: 10 }', null],
-    ['a default ceiling that is observed', 'mode: observe', '', null],
-  ])('%s', (_, upstream, workspace, remark) => {
-    const shop = `kind: commerce, origins: ["https://*.myshopify.com"], ${upstream}`;
-    const ends = workspace.includes('redis:') ? ' }' : ' } }';
-    const text = `${strongKey}upstreams: { shop: { ${shop} } }\nworkspaces: { acme: { keys: []${workspace}${ends}\n`;
-    const expected = remark === null ? [] : [expect.stringContaining(remark)];
-    expect(configurationRemarks(parse(text))).toEqual(expected);
   });
 });

@@ -64,12 +64,7 @@ describe('a changed configuration file', () => {
     const wrong = `${yamlWith(100)}    weight: -1\n`.replace('kind: commerce', 'kind: commerse');
     const line = await reload(wrong, 'configuration refused, the old one stays');
     const lines = expect.stringMatching(/^\d+, \d+$/);
-    expect(JSON.parse(line)).toMatchObject({
-      level: 'error',
-      problems: 2,
-      sections: 'upstreams, workspaces',
-      lines,
-    });
+    expect(JSON.parse(line)).toMatchObject({ level: 'error', problems: 2, lines });
     expect(line).not.toContain('acme');
     await until(() => /upstreams\.shop\.kind.*commerce/.test(served.lines.join('\n')));
     expect(served.lines.join('\n')).toContain('The configuration in use stays');
