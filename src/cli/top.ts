@@ -1,5 +1,5 @@
 /** `sluice top`: whether traffic can be raised, and the busiest workspaces on their upstreams, drawn again every two seconds. */
-import { z } from 'zod';
+import type { AllActivity, LaneActivity } from '../activity/shape.ts';
 import { systemClock } from '../clock.ts';
 import { askAdmin, refusedByAdmin } from './admin-port.ts';
 import { table, type CliIo, type Screen } from './io.ts';
@@ -8,37 +8,7 @@ const everyMs = 2_000;
 const path = '/activity?window=5m';
 
 /** The worst first. */
-const tones = ['red', 'amber', 'blue', 'grey', 'green'] as const;
-const lane = z.object({
-  upstream: z.string(),
-  ceilings: z
-    .object({ perMinute: z.object({ limit: z.number(), remaining: z.number() }).nullable() })
-    .optional(),
-  waiting: z.number().nullish(),
-  inFlight: z.number().nullish(),
-  nextSlotMs: z.number().nullish(),
-  recent: z.object({
-    calls: z.number(),
-    absorbed: z.number(),
-    outcomes: z.object({ throttled: z.number() }),
-    shed: z.record(z.string(), z.number()),
-    waitMs: z.object({ p95: z.number() }).nullish(),
-  }),
-});
-type Lane = z.infer<typeof lane>;
-const activity = z.object({
-  answer: z.object({
-    sentence: z.string(),
-    rest: z.string(),
-    heldBy: z.string(),
-    wrongNow: z.string(),
-  }),
-  upstreams: z.array(
-    z.object({ upstream: z.string(), answer: z.object({ tone: z.enum(tones), text: z.string() }) }),
-  ),
-  replicas: z.number(),
-  workspaces: z.array(z.object({ workspace: z.string(), upstreams: z.array(lane) })),
-});
+const tones = ['red', 'amber', 'blue', 'grey', 'green'];
 
 /**
  * Runs until it is interrupted, or once where nobody watches. Exit code 1 where no Sluice answers.
@@ -53,24 +23,31 @@ export async function runTop(
     const response = await askAdmin(admin, { path }, io);
     if (response === null) return 1;
     const said: unknown = await response.json().catch(() => null);
-    const read = activity.safeParse(said);
-    if (!read.success) {
+    const shown = json ? JSON.stringify(said) : drawn(said, drawsAgain ? io.terminals.out : null);
+    if (shown === null || said === null) {
       io.err(refusedByAdmin(admin, 'The response is nothing that this version of Sluice says.'));
       return 1;
     }
-    if (!drawsAgain) {
-      io.out(json ? JSON.stringify(said) : picture(read.data, null));
-      return 0;
-    }
-    io.out(`${clearScreen}${picture(read.data, io.terminals.out)}`);
+    io.out(drawsAgain ? `${clearScreen}${shown}` : shown);
+    if (!drawsAgain) return 0;
     await new Promise<void>((resolve) => void systemClock.after(everyMs, resolve));
+  }
+}
+
+/** `null`: it is nothing of this version of Sluice. */
+function drawn(said: unknown, screen: Screen | null): string | null {
+  try {
+    return picture(said as AllActivity, screen);
+  } catch {
+    return null;
   }
 }
 
 /** Cursor home, and everything below it empty. */
 const clearScreen = '\u001b[H\u001b[2J';
 
-type Activity = z.infer<typeof activity>;
+/** Without what is known of a workspace only where it has called this replica. */
+type Lane = Pick<LaneActivity, 'upstream' | 'recent'> & Partial<LaneActivity>;
 
 const heads = [
   'workspace',
@@ -89,7 +66,7 @@ const inSeconds = (ms = 0): string => `${(ms / 1_000).toFixed(1)} s`;
 function rowOf({ workspace, ...lane }: { readonly workspace: string } & Lane): readonly string[] {
   const { ceilings: { perMinute } = {}, nextSlotMs, recent } = lane;
   // As on the page, a refusal that keeps the call's position does not count.
-  const refused = Object.values(recent.shed).reduce((sum, n) => sum + n, recent.outcomes.throttled);
+  const refused = Object.values(recent.shed).reduce((sum, n) => sum + n, recent.outcomes['throttled'] ?? 0);
   return [
     workspace,
     lane.upstream,
@@ -109,11 +86,11 @@ function rowOf({ workspace, ...lane }: { readonly workspace: string } & Lane): r
  * is cut off.
  */
 export function picture(
-  { answer, upstreams, replicas, workspaces }: Activity,
+  { answer, upstreams, replicas, workspaces }: AllActivity,
   screen: Screen | null,
 ): string {
   const rows = workspaces
-    .flatMap(({ workspace, upstreams }) => upstreams.map((each) => ({ workspace, ...each })))
+    .flatMap(({ workspace, upstreams }) => upstreams.map((lane: Lane) => ({ workspace, ...lane })))
     .toSorted((a, b) => (b.waiting ?? 0) - (a.waiting ?? 0) || b.recent.calls - a.recent.calls);
   const lines = [
     `Sluice, ${replicas === 1 ? '1 replica' : `${replicas} replicas`}, the last 5 minutes`,

@@ -79,7 +79,7 @@ describe('top keeps to a screen', () => {
   const recent = { calls: 1_000, absorbed: 0, outcomes: { throttled: 3 }, waitMs: { p95: 10_000 } };
   const lane = { ceilings: { perMinute: { limit: 1_000, remaining: 1_000 } }, inFlight: 0 };
   /** What `/activity` says of so many upstreams, each with a workspace; the last one is in trouble. */
-  const wide = (n: number): Parameters<typeof picture>[0] => ({
+  const wide = (n: number) => ({
     answer: {
       sentence: 'No for api-29: it is full, and calls are refused.',
       rest: 'Yes for 29 of 30.',
@@ -100,24 +100,27 @@ describe('top keeps to a screen', () => {
     })),
   });
 
+  const shown = (n: number, screen: Parameters<typeof picture>[1]): string =>
+    picture(wide(n) as never, screen);
+
   test.each([
     { columns: 80, rows: 24 },
     { columns: 40, rows: 10 },
     { columns: 20, rows: 3 },
   ])('of $columns × $rows', (screen) => {
     for (const n of [1, 3, 30]) {
-      const lines = picture(wide(n), screen).split('\n');
+      const lines = shown(n, screen).split('\n');
       expect(lines.length).toBeLessThan(screen.rows);
       expect(Math.max(...lines.map(({ length }) => length))).toBeLessThanOrEqual(screen.columns);
     }
   });
 
   test('with the worst first, and all of it where there is no screen', () => {
-    const cut = picture(wide(30), { columns: 80, rows: 24 });
+    const cut = shown(30, { columns: 80, rows: 24 });
     expect(cut).toMatch(/^ {2}api-29 {2}No: calls refused$/m);
     expect(cut).toMatch(/… \d+ more lines: sluice top --once$/);
-    expect(picture(wide(30), null).split('\n').length).toBeGreaterThan(60);
-    expect(picture(wide(1), null)).toMatch(/ absorbed {2}refused\n.* 0 {9}5$/);
+    expect(shown(30, null).split('\n').length).toBeGreaterThan(60);
+    expect(shown(1, null)).toMatch(/ absorbed {2}refused\n.* 0 {9}5$/);
   });
 });
 
