@@ -15,11 +15,7 @@ export const pollMs = 5_000;
 export const settleMs = 100;
 
 /** Calls `onEvent` when something in the folder may have changed; returns the function that stops the watch. */
-export type WatchFolder = (
-  folder: string,
-  onEvent: () => void,
-  onError: (error: Error) => void,
-) => () => void;
+type WatchFolder = (folder: string, onEvent: () => void, onError: (error: Error) => void) => () => void;
 
 const systemWatch: WatchFolder = (folder, onEvent, onError) => {
   const watcher = watch(folder, { persistent: false }, onEvent);

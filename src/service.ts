@@ -24,13 +24,6 @@ export interface ServiceParts extends ObservedService {
   readonly load?: LoadWatch;
 }
 
-export interface DrainRequest {
-  /** Cuts the drain short. */
-  readonly signal?: AbortSignal;
-  /** No load balancer has to notice first that this replica takes no more calls: `server.drainDelaySeconds` does not hold. */
-  readonly isAlone?: boolean;
-}
-
 /** A running Sluice. */
 export type Service = Awaited<ReturnType<typeof startService>>;
 

@@ -47,17 +47,15 @@ export function authenticate(
   const [chosen] = candidates;
   if (chosen === undefined) throw unauthenticated();
   if (candidates.some(({ key }) => key.startsWith(apiKeyPrefix) && key !== chosen.key)) {
-    throw new Refusal('request_invalid', { detail: 'Send one API key: two fields hold different ones.' });
+    throw invalid('Send one API key: two fields hold different ones.');
   }
   const isUsable = chosen.key.length <= maxKeyBytes && keyForm.test(chosen.key);
   const match = isUsable ? keyring.find(chosen.key) : null;
   if (match === null) throw unauthenticated();
   if (targetShows(chosen.key, rawUrl)) {
-    throw new Refusal('request_invalid', {
-      detail:
-        'The target contains an API key, which must not travel upstream: send it in a header field only.',
-      param: 'target',
-    });
+    const words =
+      'The target contains an API key, which must not travel upstream: send it in a header field only.';
+    throw invalid(words, 'target');
   }
   return {
     workspace: match.workspace,
@@ -66,6 +64,9 @@ export function authenticate(
     stillValid: match.stillValid,
   };
 }
+
+const invalid = (detail: string, param?: string): Refusal =>
+  new Refusal('request_invalid', param === undefined ? { detail } : { detail, param });
 
 /** The refusal of a key that is missing, unknown or expired: the words do not show which. */
 export const unauthenticated = (): Refusal =>
@@ -84,12 +85,7 @@ function identityFields(
     const field = (rawFields[at] ?? '').toLowerCase();
     if (field !== 'sluice-key' && field !== 'authorization' && !injected.has(field)) continue;
     // Node keeps the first, other layers the last: refuse instead of choosing.
-    if (found.has(field)) {
-      throw new Refusal('request_invalid', {
-        detail: 'A field that identifies the caller is repeated.',
-        param: field,
-      });
-    }
+    if (found.has(field)) throw invalid('A field that identifies the caller is repeated.', field);
     found.set(field, rawFields[at + 1] ?? '');
   }
   return found;
@@ -148,18 +144,7 @@ function targetShows(key: string, rawUrl: string): boolean {
     const shows = key.startsWith(apiKeyPrefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
     if (shows || showsApiKey(text)) return true;
     if (layers === layersOfEncoding || !text.includes('%')) return false;
-    text = percentDecoded(text);
-  }
-}
-
-/** One layer of percent-encoding less. What is no ASCII need not be right: keys are. */
-function percentDecoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    // Octet by octet, as broken encodings elsewhere in the target must not hide the key.
-    return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) =>
-      String.fromCharCode(Number.parseInt(hex, 16)),
-    );
+    // One layer less, octet by octet: what is no ASCII need not be right, and broken encodings elsewhere must not hide the key.
+    text = text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
   }
 }

@@ -8,7 +8,7 @@ import type { Clock } from '../clock.ts';
 import type { Settings, WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
 
 /** A valid key: whose it is. All calls with one key share it. */
-export interface KeyMatch {
+interface KeyMatch {
   readonly workspace: WorkspaceSettings;
   readonly key: WorkspaceKey;
   /** True while the key still names the same workspace and has not expired. */
@@ -27,7 +27,7 @@ interface Entry {
 const nobody = Buffer.alloc(32);
 
 /** The keys of all workspaces, by digest, hexadecimal. A reload makes a new index while the old one is in use. */
-export type KeyIndex = ReadonlyMap<string, Entry>;
+type KeyIndex = ReadonlyMap<string, Entry>;
 
 export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyIndex {
   const index = new Map<string, Entry>();

@@ -10,20 +10,13 @@ import { credentialFaultWords } from '../errors.ts';
 import { tryRedis } from '../limiter/stores.ts';
 import { originText } from '../config/origins.ts';
 
-export interface ConnectionReport {
-  /** One line each, in the order of the file. */
-  readonly lines: readonly string[];
-  /** How many of the lines report that something does not work. */
-  readonly failures: number;
-}
-
 /** What came of a trial: a line that begins with whether it works. */
 const ok = (text: string): string => `ok:     ${text}`;
 const failed = (text: string): string => `${failure} ${text}`;
 const failure = 'FAILED:';
 
-/** Tries everything, one after the other. */
-export async function tryConnections(settings: Settings): Promise<ConnectionReport> {
+/** Tries everything, one after the other. Resolves with a line for each, in the order of the file, and how many say that it does not work. */
+export async function tryConnections(settings: Settings) {
   const lines = [...(await redisLines(settings))];
   for (const upstream of settings.upstreams.values())
     for (const origin of upstream.origins) {

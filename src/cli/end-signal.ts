@@ -11,20 +11,13 @@ import { systemClock, type Clock } from '../clock.ts';
 const sameSignalMs = 500;
 
 /** `SIGTERM` is how a supervisor ends a process, `SIGINT` how a person does at a terminal. */
-export type EndSignal = 'SIGTERM' | 'SIGINT';
+type EndSignal = 'SIGTERM' | 'SIGINT';
 
-export interface EndSignals {
-  /** Resolves at the first SIGTERM or SIGINT. */
-  readonly first: Promise<EndSignal>;
-  /** Resolves at a signal that is no repetition of the first. */
-  readonly second: Promise<void>;
-}
-
-/** Listens from now on, until the process ends. */
+/** Listens from now on, until the process ends. `first` resolves at the first signal, `second` at one that is no repetition of it. */
 export function endSignals(
   clock: Pick<Clock, 'monotonic'> = systemClock,
   source: { on(name: EndSignal, heard: () => void): unknown } = process,
-): EndSignals {
+): { readonly first: Promise<EndSignal>; readonly second: Promise<void> } {
   const first = Promise.withResolvers<EndSignal>();
   const second = Promise.withResolvers<void>();
   let firstAt: number | null = null;

@@ -8,7 +8,7 @@ import type { Writable } from 'node:stream';
 /** So much may wait for a reader; further texts are lost. Bytes, or UTF-16 units where the stream keeps strings. */
 const maxWaiting = 1_048_576;
 
-export interface OutputWatcher {
+interface OutputWatcher {
   /** A text was lost, the first since one was written. `why`: a code of the system such as `EPIPE`; `full`: nobody reads. */
   onLoss?(why: string): void;
   /** Something was written again. Returns what says so in the output, or `null`. `lost`: texts that were lost so far in all. */

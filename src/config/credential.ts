@@ -103,7 +103,7 @@ export const account = is
 export const shortForm =
   'Short form: the value alone, in the upstream’s credential field (authorization, or x-shopify-access-token for commerce).';
 
-export type CredentialInput = z.output<typeof credential>;
+type CredentialInput = z.output<typeof credential>;
 
 /** The form with keys; a text alone is the value. */
 export const withKeys = (credential: CredentialInput): Exclude<CredentialInput, string> =>

@@ -405,7 +405,7 @@ export function checkBucketBy(bucketBy: readonly unknown[], context: is.RuleCont
 }
 
 /** Parts of a dialect that have been read. */
-export type SpeaksParts = z.output<typeof parts>;
+type SpeaksParts = z.output<typeof parts>;
 /** What may stand in the file. */
 export type SpeaksInput = z.input<typeof parts>;
 
@@ -419,7 +419,7 @@ const presetSchema = is.section({
 });
 
 /** What is known of an API, and its dialect with the defaults. */
-export type Preset = z.output<typeof presetSchema>;
+type Preset = z.output<typeof presetSchema>;
 
 /** Reads the text of a preset; `path` only names it in messages. @throws ConfigError */
 export const readPreset = (text: string, path: string): Preset =>
@@ -508,7 +508,7 @@ export function buildDialect(speaks: string | SpeaksParts) {
 const unauthorized: ResponseCondition = { statuses: [401], field: null, equals: null, body: [] };
 
 /** Which meter counts a window. */
-export type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
+type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
 
 /** Each window with its meter. The longest of a day is the day's; there is one meter for each of three shorter ones. */
 export function buildWindows(windows: readonly Omit<WrittenWindow, 'calls'>[]) {

@@ -200,7 +200,7 @@ export const upstream = is.section({ ...upstreamShape, ...paceShape }).superRefi
   }
 });
 
-export type UpstreamInput = z.output<typeof upstream>;
+type UpstreamInput = z.output<typeof upstream>;
 
 /** Other kinds have dialects of their own: what an operator adds are words of refusals. */
 function refuseUnspoken(speaks: NonNullable<UpstreamInput['speaks']>, context: is.RuleContext): void {

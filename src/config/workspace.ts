@@ -104,7 +104,7 @@ export const workspace = is
         is.refuse(context, { reason: 'names the quota of no credential', fix }, ['accounts', name]);
   });
 
-export type WorkspaceInput = z.output<typeof workspace>;
+type WorkspaceInput = z.output<typeof workspace>;
 
 /** Refuses names of upstreams that are not configured, or not allowed to the workspace. `known`: all that are configured. */
 export function checkUpstreamNames(
