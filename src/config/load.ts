@@ -2,7 +2,7 @@
  * The one reader of the configuration file and of the environment: text in, frozen {@link Settings} out, or one
  * {@link ConfigError} with every problem. Invariant: nothing is returned that has not passed every check.
  */
-import { createHash, randomBytes } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { accessSync, constants, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -11,8 +11,7 @@ import { Worker } from 'node:worker_threads';
 import { checkText, type ConfigSource, type WrittenConfig } from './check-text.ts';
 import type { CheckResult } from './check-thread.ts';
 import { ConfigError, pathText, type Path } from './problem.ts';
-import { defaultAdminHost } from './server.ts';
-import { fileSchema, settle, type FileContext, type Settings } from './schema.ts';
+import { fileSchema, settle, type Settings } from './schema.ts';
 
 export { ConfigError } from './problem.ts';
 export type { Problem } from './problem.ts';
@@ -29,16 +28,6 @@ function envFileText(config: string): string {
     return '';
   }
 }
-
-/** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
-const processLabelKey = randomBytes(32).toString('hex');
-
-/** `SLUICE_ADMIN_HOST`: what the image sets, whose ports are reached from outside of its network only if they listen to it. */
-const contextOf = ({ path, env }: ConfigSource): FileContext => ({
-  processLabelKey,
-  folder: dirname(path),
-  adminHost: env['SLUICE_ADMIN_HOST'] || defaultAdminHost,
-});
 
 /** Reads and checks the file. @throws ConfigError */
 export const loadSettings = (source: ConfigSource): Settings => readSettings(source).settings;
@@ -81,7 +70,7 @@ function readText(path: string): string {
 
 /** Checks a configuration text; `path` only names it in messages. Touches no files but those of presets. @throws ConfigError */
 export const parseSettings = (text: string, source: ConfigSource): Settings =>
-  settle(checkText(fileSchema, text, source), contextOf(source));
+  settle(checkText(fileSchema, text, source), source);
 
 /** The settings, where all files of certificates that they name can be read. @throws ConfigError */
 function withReadableFiles(settings: Settings, { path }: ConfigSource): Settings {
@@ -122,7 +111,7 @@ export async function settingsApart(written: WrittenConfig, signal: AbortSignal)
     written.text.length > maxLengthHere
       ? await checkInThread(written, signal)
       : checkText(fileSchema, written.text, written);
-  return withReadableFiles(settle(file, contextOf(written)), written);
+  return withReadableFiles(settle(file, written), written);
 }
 
 /** Sources run as they are, and compiled: the thread's has the ending of this file. */

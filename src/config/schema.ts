@@ -4,9 +4,10 @@
  * Invariants: unknown keys are refused everywhere; a rule sees values of the right type only, and rules between sections a file without
  * mistakes of form.
  */
-import { createHash } from 'node:crypto';
-import { normalize } from 'node:path';
+import { createHash, randomBytes } from 'node:crypto';
+import { dirname, normalize } from 'node:path';
 import { z } from 'zod';
+import type { ConfigSource } from './check-text.ts';
 import { tokenUrlFault, withKeys } from './credential.ts';
 import { upstreamNamePattern, workspaceIdFault } from './names.ts';
 import type { Fault, Path } from './problem.ts';
@@ -177,23 +178,18 @@ function checkCredentials(
 
 const sha256 = (text: string): string => `sha256:${createHash('sha256').update(text).digest('hex')}`;
 
-/** Where a file is and what stands in for what it leaves out. */
-export interface FileContext {
-  /** Label key where the file has none. */
-  readonly processLabelKey: string;
-  /** Folder of the file, where relative paths start. */
-  readonly folder: string;
-  /** Address of the admin port where the file has none. */
-  readonly adminHost: string;
-}
+/** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
+const processLabelKey = randomBytes(32).toString('hex');
 
 /** The configuration after validation: every default filled in, frozen, units in the names. */
 export interface Settings extends is.Frozen<ReturnType<typeof settled>> {}
 
-export const settle = (file: FileInput, context: FileContext): Settings => is.freeze(settled(file, context));
+export const settle = (file: FileInput, source: ConfigSource): Settings => is.freeze(settled(file, source));
 
-function settled(file: FileInput, { processLabelKey, folder, adminHost }: FileContext) {
+function settled(file: FileInput, { path, env }: ConfigSource) {
   const { labelKey } = file.privacy;
+  /** Where relative paths start. */
+  const folder = dirname(path);
   const upstreams = new Map(
     Object.entries(file.upstreams).map(([name, written]) => [
       name,
@@ -201,7 +197,8 @@ function settled(file: FileInput, { processLabelKey, folder, adminHost }: FileCo
     ]),
   );
   return {
-    server: settleServer(file.server, adminHost),
+    // What the image sets, whose ports are reached from outside of its network only if they listen to it.
+    server: settleServer(file.server, env['SLUICE_ADMIN_HOST'] || '127.0.0.1'),
     redis: file.redis === undefined ? null : settleRedis(file.redis, folder),
     privacy: {
       /** HMAC key of the workspace labels. */

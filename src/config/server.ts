@@ -37,8 +37,6 @@ export function waitFault({ maxWaitSeconds, maxWaitCeilingSeconds }: Waits, inhe
   };
 }
 
-export const defaultAdminHost = '127.0.0.1';
-
 /** A TCP port; 0 lets the system choose. */
 const port = z.int().min(0).max(65_535);
 const hostName = is.formed(
