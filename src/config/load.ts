@@ -120,8 +120,12 @@ const threadSource = new URL(`./check-thread${import.meta.url.slice(-3)}`, impor
 async function checkInThread(written: WrittenConfig, signal: AbortSignal) {
   // Without the flags of this process: what is loaded before it (tracing, a test's runner) does not belong in the thread.
   const thread = new Worker(threadSource, { workerData: written, execArgv: [], name: 'configuration check' });
+  // A thread that dies without a word must not keep later reloads waiting.
+  const died = new AbortController();
+  thread.once('exit', () => died.abort());
   try {
-    const [result] = (await once(thread, 'message', { signal })) as [CheckResult];
+    const either = { signal: AbortSignal.any([signal, died.signal]) };
+    const [result] = (await once(thread, 'message', either)) as [CheckResult];
     if ('length' in result) throw new ConfigError(written.path, result);
     return result;
   } finally {

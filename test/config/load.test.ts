@@ -5,7 +5,7 @@ import { LineCounter, parseDocument } from 'yaml';
 import { readDocument } from '../../src/config/check-text.ts';
 import { loadSettings, type Env } from '../../src/config/load.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
-import { file, filled, parse, problemsOf } from './parse.ts';
+import { file, parse, problemsOf } from './parse.ts';
 
 const pathOf = (name: string): string => new URL(name, import.meta.url).pathname;
 const upstreamOf = (text: string, env: Env = {}): UpstreamSettings | undefined =>
@@ -259,16 +259,6 @@ describe('the messages about a configuration file', () => {
     expect(message).not.toContain(canary);
   });
 
-  test('report an empty section once', () => {
-    expect(problemsOf('upstreams: {}\nworkspaces: {}\n')).toHaveLength(1);
-    expect(problemsOf('upstreams: {}\nworkspaces:\n')).toHaveLength(1);
-  });
-
-  test('point at invalid YAML', () => {
-    expect(problemsOf('upstreams: [\n')).toMatchObject([{ line: 2, path: '' }]);
-    expect(problemsOf(file({ more: '--- \nmore: 1\n' }))[0]?.reason).toContain('multiple documents');
-  });
-
   test.each([
     ['a: 1\na: 2\n', 2, 'remove one'],
     ['a:\n  b: 1\n c: 2\n', 3, 'same number of blanks'],
@@ -314,18 +304,4 @@ describe('variables', () => {
   ])('may not be empty, and names of the object prototype are not set: %s', (written, reason) =>
     expect(problemsOf(withCredential(written), { A: '' })[0]?.reason).toContain(reason),
   );
-});
-
-test('settings are frozen to the leaves', () => {
-  const settings = parse(file());
-  const upstream = settings.upstreams.get('api');
-  for (const part of [settings, settings.server, upstream, upstream?.limits.bucket, upstream?.origins[0]])
-    expect(Object.isFrozen(part)).toBe(true);
-});
-
-test('settings come out of the example file', () => {
-  const env = filled(readFileSync('sluice.example.yaml', 'utf8'));
-  const settings = loadSettings({ path: 'sluice.example.yaml', env });
-  expect([...settings.upstreams.keys()]).toEqual(['openai', 'anthropic', 'shop', 'reports']);
-  expect(settings.workspaces.get('batch')?.requestsPerMinute.get('reports')).toBe(100);
 });
