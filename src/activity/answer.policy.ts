@@ -138,8 +138,11 @@ export function duration(ms: number): string {
 }
 
 /** 21:04:52 UTC; to the minute where seconds say nothing. */
-const clock = (at: number, isExact = false): string =>
-  `${new Date(at).toISOString().slice(11, isExact ? 19 : 16)}${nbsp}UTC`;
+function clock(at: number, isExact = false): string {
+  const parts = [3_600, 60, 1].map((unit) => Math.floor(at / 1_000 / unit) % (unit === 3_600 ? 24 : 60));
+  const shown = parts.slice(0, isExact ? 3 : 2).map((part) => String(part).padStart(2, '0'));
+  return `${shown.join(':')}${nbsp}UTC`;
+}
 
 /** A share above 0 is never written as 0 %. */
 export const percent = (share: number): string =>
