@@ -7,9 +7,9 @@ function duration(ms) {
   const s = ms / 1000;
   if (s < 9.95) return `${s < 0.05 ? 0 : s.toFixed(1).replace(/\.0$/, '')}${nbsp}s`;
   if (s < 59.5) return `${Math.round(s)}${nbsp}s`;
-  const [m, rest] = [Math.floor(s / 60), Math.floor(s % 60)];
-  if (s < 3600) return `${m}${nbsp}min${rest === 0 ? '' : ` ${rest}${nbsp}s`}`;
-  return `${Math.floor(s / 3600)}${nbsp}h ${Math.floor((s % 3600) / 60)}${nbsp}min`;
+  const [unit, big, small] = s < 3600 ? [60, 'min', 's'] : [3600, 'h', 'min'];
+  const rest = Math.floor((s % unit) / (unit / 60));
+  return `${Math.floor(s / unit)}${nbsp}${big}${rest === 0 ? '' : ` ${rest}${nbsp}${small}`}`;
 }
 const counted = (n, one, many) => `${whole.format(n)}${nbsp}${n === 1 ? one : many}`;
 const calls = (n) => counted(n, 'call', 'calls');
@@ -59,19 +59,7 @@ const rank = ({ answer }) => toneOrder.indexOf(answer.tone);
 
 // --- the answer
 
-let shown = { rank: 9, betterSince: null };
-
-/** What is worse shows at once, what is better when it has been so for ten seconds. */
-function showAnswer(answer) {
-  const now = rank({ answer });
-  const betterSince = now > shown.rank ? (shown.betterSince ?? Date.now()) : null;
-  shown.betterSince = betterSince;
-  if (betterSince !== null && shown.rank < 9 && Date.now() - betterSince < 10_000) return;
-  shown = { rank: now, betterSince: null };
-  setAnswer(answer);
-}
-
-function setAnswer({ tone, sentence, rest, heldBy, wrongNow, next }) {
+function showAnswer({ tone, sentence, rest, heldBy, wrongNow, next }) {
   const box = byId('answer');
   box.className = `answer ${tone}`;
   box.querySelector('use').setAttribute('href', `#i-${tone}`);
@@ -79,11 +67,9 @@ function setAnswer({ tone, sentence, rest, heldBy, wrongNow, next }) {
   fill(byId('held-by'), heldBy);
   fill(byId('wrong-now'), wrongNow);
   const links = next.map(({ text, command, place }) =>
-    make(
-      'li',
-      {},
-      ...(command ? [`${text}: `, make('code', {}, command)] : [make('a', { href: place }, text)]),
-    ),
+    command
+      ? make('li', {}, `${text}: `, make('code', {}, command))
+      : make('li', {}, make('a', { href: place }, text)),
   );
   fill(byId('next'), ...links);
   document.title = `${sentence} · Sluice`;
@@ -140,10 +126,10 @@ function columns(upstream, look) {
       height: String(n),
       ...attributes,
     });
-  const rects = minutes.flatMap(({ calls: asked, refused }, at) => {
-    const sent = Math.max(0, asked - refused);
-    return [bar(at, sent, 0), ...(refused === 0 ? [] : [bar(at, refused, sent, { class: 'red' })])];
-  });
+  const rects = minutes.flatMap(({ calls: asked, refused }, at) => [
+    bar(at, Math.max(0, asked - refused), 0),
+    bar(at, refused, Math.max(0, asked - refused), { class: 'red' }),
+  ]);
   const line = { x1: '0', x2: String(minutes.length), y1: String(top - fits), y2: String(top - fits) };
   const of = (key) => sumOf(minutes.map((each) => each[key]));
   const attributes = {
@@ -157,19 +143,12 @@ function columns(upstream, look) {
 }
 
 function traffic(upstream) {
-  const { lastHour, headroom, limits } = upstream;
+  const { lastHour, headroom } = upstream;
   if (lastHour.calls === 0) return [small('No limit known yet. The first answer tells.')];
   const fits = perMinute(upstream);
   const busiest = `busiest minute: ${calls(headroom?.busiestMinute ?? 0)}`;
-  const fullest = limits.toSorted((a, b) => usedOf(b) - usedOf(a))[0];
-  const caption =
-    fits === null
-      ? [`${busiest}; no limit is known`]
-      : [
-          `${busiest}, ${whole.format(fits)} fit`,
-          ...(fullest ? [make('br'), `fullest now: ${limitName(fullest)}, ${owners[fullest.owner]}`] : []),
-        ];
-  return [columns(upstream, 'bars'), small(...caption)];
+  const room = fits === null ? '; no limit is known' : `, ${whole.format(fits)} fit`;
+  return [columns(upstream, 'bars'), small(busiest + room)];
 }
 
 const holds = {
@@ -354,11 +333,13 @@ function showItself({ limiter, configuration, process, credentialEndsInMs: endsI
         mode === 'deny' ? 'calls are refused' : 'each replica keeps to its share',
       ]
     : [redisMs === null ? 'reached' : `answers in ${redisMs.toFixed(1)}${nbsp}ms`, 'limits are shared'];
+  const credentials =
+    endsInMs > 0 ? ['all valid', `next ends in ${duration(endsInMs)}`] : ['one has ended', ''];
   const { refused, inForceSince } = configuration;
   const { sheddingShare, openCalls } = process;
   const facts = [
     ['Replicas', isAway ? 'not known' : `${whole.format(replicas)} alive`, isAway ? 'Redis is away' : ''],
-    ...(mode === 'redis' || isAway ? [['Redis', ...redis]] : []),
+    mode === 'redis' || isAway ? ['Redis', ...redis] : null,
     [
       'Configuration',
       `in force since ${time(inForceSince)}`,
@@ -367,12 +348,8 @@ function showItself({ limiter, configuration, process, credentialEndsInMs: endsI
     sheddingShare > 0
       ? ['Load of this replica', `refuses ${share(sheddingShare)}`, 'too much to do']
       : ['Load of this replica', `${calls(openCalls)} open`, 'refuses nothing for load'],
-    ...(endsInMs === null
-      ? []
-      : endsInMs <= 0
-        ? [['Credentials', 'one has ended', '']]
-        : [['Credentials', 'all valid', `next ends in ${duration(endsInMs)}`]]),
-  ];
+    endsInMs === null ? null : ['Credentials', ...credentials],
+  ].filter((fact) => fact !== null);
   const made = facts.map(([name, value, note]) =>
     make('div', {}, make('dt', {}, name), make('dd', {}, make('b', {}, value), note)),
   );
@@ -401,8 +378,7 @@ function watchAge() {
   if (lastAt === null || Date.now() - lastAt < staleMs) return;
   document.body.classList.add('stale');
   fill(byId('live'), `Not live since ${time(state.at)}`);
-  shown.rank = 9;
-  setAnswer({
+  showAnswer({
     tone: 'grey',
     sentence: 'Not known: this page lost its connection.',
     rest: '',
@@ -410,11 +386,6 @@ function watchAge() {
     wrongNow: 'Not known. Calls may well pass.',
     next: [{ text: 'Is it there?', command: `curl ${new URL('readyz', location.href)}` }],
   });
-  for (const each of document.querySelectorAll('.pill:not([data-old])')) {
-    each.dataset.old = '';
-    const text = each.lastChild.data;
-    each.lastChild.data = `Was ${text[0].toLowerCase()}${text.slice(1)}`;
-  }
 }
 
 // Relative, because the page may lie below a path of a reverse proxy.
