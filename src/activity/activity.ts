@@ -19,7 +19,7 @@ import {
   type LimitState,
   type UpstreamState,
 } from './answer.policy.ts';
-import { minuteMs, sumOf, without, type Cell } from './cell.ts';
+import { hourOf, lastMinuteOf, minuteMs, without, type Cell } from './cell.policy.ts';
 import { Headrooms, type LimitsSource } from './headrooms.ts';
 import { keptMinutes, type CellName, type Hour, type Recorder } from './recorder.ts';
 import type {
@@ -177,18 +177,15 @@ export class Activity {
 
   async #all(hour: Hour): Promise<AllUpstreams> {
     const { clock, telemetry, gateway, whenDown } = this.#parts;
-    const { mode, modeSince } = telemetry.limiterHealth();
-    const { inForceSince, refused } = telemetry.configuration();
     const upstreams: UpstreamActivity[] = [];
     for (const live of telemetry.live()) upstreams.push(await this.#upstream(live, hour));
     const answer = answerOf(upstreams, {
       now: clock.now(),
-      mode: mode ?? 'memory',
-      modeSince,
+      limiter: telemetry.limiterHealth(),
+      configuration: telemetry.configuration(),
       whenDown,
       replicas: hour.replicas,
       sheddingShare: gateway().process().sheddingShare,
-      refusedReload: refused === null ? null : { ...refused, inForceSince },
     });
     return { answer, upstreams };
   }
@@ -206,7 +203,7 @@ export class Activity {
       waiting,
       oldestMs: Math.round(oldestMs),
       maxWaitMs: inForce?.maxWaitMs ?? 0,
-      recent: lastMinuteOf(byMinute, hour),
+      recent: lastMinuteOf(byMinute, hour.now),
       lastHour: hourOf(byMinute),
     };
     return {
@@ -299,37 +296,4 @@ function closing({ buckets, lanes }: InForce): Condition {
   const all = lanes.reduce((sum, { calls }) => sum + calls, 0);
   const held = lanes.reduce((sum, { bucket, calls }) => (closed.has(bucket) ? sum + calls : sum), 0);
   return held * 2 >= all ? { kind: 'closed', ms: Math.max(...closed.values()) } : { kind: 'taking' };
-}
-
-function lastMinuteOf(byMinute: readonly Cell[], { now }: Hour): UpstreamState['recent'] {
-  const [before, running] = byMinute.slice(-2);
-  const second = Math.floor((now % minuteMs) / 1_000);
-  const earlier = before?.seconds.slice(second + 1).reduce((sum, n) => sum + n, 0) ?? 0;
-  const latest = sumOf(byMinute.slice(-2));
-  return {
-    calls: earlier + (running?.arrivals ?? 0),
-    refused: latest.refused,
-    heldBy: latest.heldBy,
-    failed: latest.of('failed'),
-    succeeded: latest.of('ok'),
-    errors: latest.of('upstream_error'),
-    since: (before?.minute ?? 0) * minuteMs,
-  };
-}
-
-function hourOf(byMinute: readonly Cell[]): UpstreamState['lastHour'] {
-  const cell = sumOf(byMinute);
-  const lastWith = (count: (cell: Cell) => number): number | null => {
-    const last = byMinute.findLast((each) => count(each) > 0);
-    return last === undefined ? null : last.minute * minuteMs;
-  };
-  return {
-    calls: cell.arrivals,
-    refused: cell.refused,
-    answeredInstead: cell.of('upstreamRefused'),
-    longestWaitMs: Math.round(cell.of('waitMaxMs')),
-    heldBy: cell.heldBy,
-    refusedAt: lastWith((each) => each.refused),
-    throttledAt: lastWith((each) => each.of('throttledRate')),
-  };
 }

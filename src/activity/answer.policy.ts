@@ -5,8 +5,9 @@
  * Of several findings the worst comes first; two more are told with it. Colours are what callers feel: red where calls are refused, amber
  * where there is no room or calls wait long, green where there is room, blue where an API is only watched, grey where nothing is known.
  */
-import type { HeldBy } from '../errors.ts';
 import type { WhenDown } from '../limiter/when-down.policy.ts';
+import type { ConfigurationState, LimiterHealth } from '../telemetry/events.ts';
+import type { Cell, hourOf, lastMinuteOf } from './cell.policy.ts';
 
 export type Tone = 'red' | 'amber' | 'green' | 'blue' | 'grey';
 
@@ -56,8 +57,7 @@ export interface LimitState {
   readonly used: number;
 }
 
-/** Refused calls by what held them. */
-type Refusals = Readonly<Partial<Record<HeldBy, number>>>;
+type Refusals = Cell['heldBy'];
 
 /** What the words about one API are made of. */
 export interface UpstreamState {
@@ -68,55 +68,21 @@ export interface UpstreamState {
   readonly waiting: number;
   readonly oldestMs: number;
   readonly maxWaitMs: number;
-  readonly recent: {
-    /** Calls that came in the last 60 seconds. */
-    readonly calls: number;
-    /** All below: in the running minute and the one before. Calls refused, and by what held them. */
-    readonly refused: number;
-    readonly heldBy: Refusals;
-    /** Calls that failed on the upstream's side. */
-    readonly failed: number;
-    /** Calls that the upstream answered with a success, and with an error. */
-    readonly succeeded: number;
-    readonly errors: number;
-    /** When these minutes began, Unix milliseconds. */
-    readonly since: number;
-  };
-  readonly lastHour: {
-    readonly calls: number;
-    readonly refused: number;
-    /** Calls that Sluice answered in the stead of an upstream that refuses for good. */
-    readonly answeredInstead: number;
-    readonly longestWaitMs: number;
-    readonly heldBy: Refusals;
-    /** When calls were last refused, Unix milliseconds, to the minute; `null` = never in the hour. */
-    readonly refusedAt: number | null;
-    /** When the upstream last throttled a call, likewise. */
-    readonly throttledAt: number | null;
-  };
+  readonly recent: ReturnType<typeof lastMinuteOf>;
+  readonly lastHour: ReturnType<typeof hourOf>;
 }
 
 /** What the words about Sluice itself are made of. */
 export interface SluiceState {
   /** Unix milliseconds. */
   readonly now: number;
-  readonly mode: 'redis' | 'local' | 'memory' | 'deny';
-  /** When the mode began, Unix milliseconds. */
-  readonly modeSince: number;
+  readonly limiter: LimiterHealth;
+  readonly configuration: ConfigurationState;
   /** The setting; a replica that has never reached Redis and does not know its share refuses calls with `local`, too. */
   readonly whenDown: WhenDown | null;
   readonly replicas: number;
   /** Share of new calls that this replica refuses for load, 0 to 1. */
   readonly sheddingShare: number;
-  /** `null`: the latest configuration is in use. */
-  readonly refusedReload: RefusedReload | null;
-}
-export interface RefusedReload {
-  /** When it was refused, and since when the settings in use hold, Unix milliseconds. */
-  readonly at: number;
-  readonly inForceSince: number;
-  /** Lines with a problem. */
-  readonly lines: readonly number[];
 }
 
 const count = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
@@ -441,7 +407,8 @@ export function workspaceAnswer(
 
 /** What is found of Sluice itself, and how bad it is. */
 function ofSluice(state: SluiceState): (Answer & { readonly rank: number }) | null {
-  const { mode, modeSince, whenDown, sheddingShare, replicas } = state;
+  const { whenDown, sheddingShare, replicas } = state;
+  const { mode, modeSince } = state.limiter;
   const since = clock(modeSince);
   const next = [{ text: 'See why', command: 'sluice check --connect' }];
   if (mode === 'deny')
@@ -481,8 +448,13 @@ function ofSluice(state: SluiceState): (Answer & { readonly rank: number }) | nu
 
 const linesText = (lines: readonly number[]): string =>
   lines.length === 0 ? '' : `, line${lines.length === 1 ? '' : 's'} ${listed(lines.map(String))}`;
-const reloadText = ({ at, inForceSince, lines }: RefusedReload): string =>
-  `Your configuration was refused at ${clock(at)}${linesText([...new Set(lines)])}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+
+/** `''` = the latest configuration is in use. */
+function reloadText({ refused, inForceSince }: ConfigurationState): string {
+  if (refused === null) return '';
+  const lines = linesText([...new Set(refused.lines)]);
+  return `Your configuration was refused at ${clock(refused.at)}${lines}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+}
 
 /** The answer for all. */
 export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): Answer {
@@ -492,10 +464,10 @@ export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): A
   const own = ofSluice(sluice);
   const troubled = found.filter(({ finding }) => finding.rank < 16);
   const [worst] = troubled;
-  const reload = sluice.refusedReload;
+  const reload = reloadText(sluice.configuration);
   const also = [
     ...troubled.slice(1).map(({ api, finding }) => `${api.upstream}: ${finding.why}.`),
-    ...(reload === null ? [] : [reloadText(reload)]),
+    ...(reload === '' ? [] : [reload]),
   ];
   if (own !== null && own.rank < (worst?.finding.rank ?? 99)) {
     const all = worst === undefined ? also : [`${worst.api.upstream}: ${worst.finding.why}.`, ...also];
@@ -518,17 +490,17 @@ export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): A
         isOne ? worst.finding.wrongNow : `${worst.api.upstream}: ${worst.finding.wrongNow}`,
         alsoOwn,
       ),
-      next: [...worst.finding.next, ...(reload === null ? [] : [check])],
+      next: [...worst.finding.next, ...(reload === '' ? [] : [check])],
     };
   }
   const enforced = apis.filter(({ condition }) => condition.kind !== 'observing');
   const calm = enforced.length === 0 && apis.length > 0 ? observedAnswer(apis) : calmAnswer(enforced);
-  if (reload === null) return calm;
+  if (reload === '') return calm;
   return {
     ...calm,
     tone: 'amber',
     sentence: `${calm.tone === 'green' ? 'Yes, but your' : 'Your'} last change is not in force.`,
-    wrongNow: reloadText(reload),
+    wrongNow: reload,
     next: [check],
   };
 }

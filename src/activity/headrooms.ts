@@ -4,7 +4,7 @@
  */
 import type { MeterSnapshot } from '../bucket.ts';
 import type { Clock } from '../clock.ts';
-import { countedUnits, type Cell } from './cell.ts';
+import { countedUnits, type Cell } from './cell.policy.ts';
 import {
   headroom,
   rehearsed,

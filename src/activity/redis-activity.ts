@@ -10,7 +10,7 @@ import { digest } from '../identity.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { kindOf } from '../redis/health.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
-import { Cell, minuteMs } from './cell.ts';
+import { Cell, minuteMs } from './cell.policy.ts';
 import {
   addCalls,
   keptMinutes,

@@ -8,7 +8,7 @@ import type { CallerNow } from '../limiter/limiter.ts';
 import type { ObservedBreaker, PressureSource } from '../telemetry/events.ts';
 import type { Answer, ShortAnswer, UpstreamState } from './answer.policy.ts';
 import type { Headroom, Rehearsed } from './headroom.policy.ts';
-import type { Cell } from './cell.ts';
+import type { Cell } from './cell.policy.ts';
 import type { LaneCalls } from './recorder.ts';
 
 /** Callers of a workspace that are shown at most. */

@@ -11,7 +11,7 @@ import type { Clock } from '../clock.ts';
 import { type CeilingRef, type CeilingState, ceilingWindowMs } from '../limiter/policy/ceiling.policy.ts';
 import type { CallerKey, CeilingKey } from '../ids.ts';
 import type { Ceilings } from '../limiter/ceiling-store.ts';
-import type { BucketKey, BucketSnapshot, CallerNow } from '../limiter/limiter.ts';
+import type { BucketSnapshot, CallerNow } from '../limiter/limiter.ts';
 import type { Limiter } from '../limiter/over-log/limiter.ts';
 import type { ObservedBucket, ObservedCeiling } from '../telemetry/events.ts';
 
@@ -32,22 +32,16 @@ export function createPressure(parts: {
   readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
 }) {
   const { clock, limiter, ceilings, admission } = parts;
-  const snapshot = (): readonly BucketSnapshot[] => limiter.snapshot();
-  const underCeiling = groupedByCeiling(clock, () => admission.lanes());
-  const lastBucket = findLastBucket(clock, snapshot, underCeiling);
-  const upstreamsByBucket = (): ReadonlyMap<BucketKey, string> =>
-    new Map(Array.from(admission.lanes(), ({ bucket, upstream }) => [bucket, upstream]));
+  const lanesUnder = readSeldom(clock, () => Map.groupBy(admission.lanes(), ({ ceiling }) => ceiling));
+  const bucketByKey = readSeldom(clock, () => new Map(limiter.snapshot().map((each) => [each.bucket, each])));
   /** Used shares of a lane's ceiling, by its latest call. */
-  const usedOf = (
-    { ceilingUse }: LaneView,
-    now: number,
-  ): { readonly minute: number; readonly day: number } => ({
-    minute: ceilingUse === null || ceilingUse.at < now - ceilingWindowMs ? 0 : (ceilingUse.minute ?? 0),
-    day: ceilingUse?.day ?? 0,
-  });
+  const usedOf = ({ ceilingUse }: LaneView) => {
+    const isRecent = ceilingUse !== null && ceilingUse.at >= clock.monotonic() - ceilingWindowMs;
+    return { minute: isRecent ? (ceilingUse.minute ?? 0) : 0, day: ceilingUse?.day ?? 0 };
+  };
   const callersUnder = (key: CeilingKey): readonly CallerNow[] => {
     const callers = new Map<CallerKey, CallerNow>();
-    for (const lane of underCeiling(key)) {
+    for (const lane of lanesUnder().get(key) ?? []) {
       for (const now of limiter.callers(lane.bucket, lane.key)) {
         const { waiting, inFlight } = callers.get(now.caller) ?? { waiting: 0, inFlight: 0 };
         const sum = { waiting: waiting + now.waiting, inFlight: inFlight + now.inFlight };
@@ -62,7 +56,9 @@ export function createPressure(parts: {
     async ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>> {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
       const [hold] = await ceilings.forecast(ceiling, [admission.waitingUnder(ceiling.key) + 1]);
-      const bucket = lastBucket(ceiling.key);
+      // A workspace that uses several buckets (models, shops) is answered for the one used last.
+      const [last] = (lanesUnder().get(ceiling.key) ?? []).toSorted((a, b) => b.usedAt - a.usedAt);
+      const bucket = last === undefined ? null : (bucketByKey().get(last.bucket) ?? null);
       return {
         perMinute: shown(perMinute),
         perDay: shown(perDay),
@@ -78,12 +74,14 @@ export function createPressure(parts: {
       return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesLimit(bucket));
     },
     /** Buckets that calls to this upstream named. */
-    bucketsOf: (upstream: string) =>
-      [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
+    bucketsOf: (upstream: string) => [
+      ...new Set(
+        [...admission.lanes()].filter((lane) => lane.upstream === upstream).map(({ bucket }) => bucket),
+      ),
+    ],
     /** How full the ceilings were that this replica's calls met, by their latest calls. */
     ceilingsUsed(): readonly ObservedCeiling[] {
-      const now = clock.monotonic();
-      return Array.from(admission.lanes(), (lane) => ({ upstream: lane.upstream, ...usedOf(lane, now) }));
+      return Array.from(admission.lanes(), (lane) => ({ upstream: lane.upstream, ...usedOf(lane) }));
     },
     /** The limits that hold calls to this upstream, as this replica's calls met them. */
     inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'> {
@@ -91,7 +89,7 @@ export function createPressure(parts: {
       const used = new Set(own.map(({ bucket }) => bucket));
       const now = clock.monotonic();
       return {
-        buckets: snapshot().filter(({ bucket }) => used.has(bucket)),
+        buckets: limiter.snapshot().filter(({ bucket }) => used.has(bucket)),
         lanes: own.map((lane) => {
           const { latest, bucket } = lane;
           const { yielded, ceiling } = latest;
@@ -104,15 +102,17 @@ export function createPressure(parts: {
             maxInFlight: latest.admission.maxInFlight,
             perMinute: holds.perMinute,
             perDay: holds.perDay,
-            used: usedOf(lane, now),
+            used: usedOf(lane),
           };
         }),
       };
     },
     /** Buckets touched by this replica. */
     buckets(): readonly ObservedBucket[] {
-      const upstreamOf = upstreamsByBucket();
-      return snapshot().map((each) => ({ upstream: upstreamOf.get(each.bucket) ?? 'none', snapshot: each }));
+      const upstreamOf = new Map(Array.from(admission.lanes(), ({ bucket, upstream }) => [bucket, upstream]));
+      return limiter
+        .snapshot()
+        .map((each) => ({ upstream: upstreamOf.get(each.bucket) ?? 'none', snapshot: each }));
     },
   };
 }
@@ -130,34 +130,6 @@ function readSeldom<T>(clock: Pick<Clock, 'monotonic'>, read: () => T): () => T 
     const at = clock.monotonic();
     if (last === null || at - last.at >= readGoodMs) last = { at, value: read() };
     return last.value;
-  };
-}
-
-type LaneUse = Pick<LaneView, 'bucket' | 'ceiling' | 'usedAt'>;
-
-/** The lanes whose latest calls were under a ceiling. */
-function groupedByCeiling<Lane extends LaneUse>(
-  clock: Pick<Clock, 'monotonic'>,
-  lanes: () => Iterable<Lane>,
-): (ceiling: CeilingKey) => readonly Lane[] {
-  const grouped = readSeldom(clock, () => Map.groupBy(lanes(), ({ ceiling }) => ceiling));
-  return (ceiling) => grouped().get(ceiling) ?? [];
-}
-
-/**
- * Finds the state of the bucket used last under a ceiling; `null` = there is none. A workspace that uses several (models, shops) is
- * answered for the last one.
- */
-function findLastBucket(
-  clock: Pick<Clock, 'monotonic'>,
-  snapshot: () => readonly BucketSnapshot[],
-  underCeiling: (ceiling: CeilingKey) => readonly LaneUse[],
-): (ceiling: CeilingKey) => BucketSnapshot | null {
-  const byKey = readSeldom(clock, () => new Map(snapshot().map((each) => [each.bucket, each])));
-  return (ceiling) => {
-    let last: LaneUse | null = null;
-    for (const lane of underCeiling(ceiling)) if (lane.usedAt >= (last?.usedAt ?? -Infinity)) last = lane;
-    return last === null ? null : (byKey().get(last.bucket) ?? null);
   };
 }
 

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
-import { Cell, without } from '../../src/activity/cell.ts';
+import { Cell, without } from '../../src/activity/cell.policy.ts';
 import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
 import { Activity, windowOf, type ActivityParts } from '../../src/activity/activity.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';

@@ -1,5 +1,5 @@
 /** A store that several recorders share, as Redis is, without Redis: what is published is there at once. */
-import { Cell } from '../../src/activity/cell.ts';
+import { Cell } from '../../src/activity/cell.policy.ts';
 import { addCalls, type CellName, type LaneCalls, type SharedActivity } from '../../src/activity/recorder.ts';
 
 interface ReplicaState {

@@ -185,3 +185,46 @@ export function without(whole: Cell, parts: readonly Cell[]): Cell | null {
   rest.add('waitMaxMs', Math.min(whole.of('waitMaxMs'), bound));
   return Object.keys(rest.counts).some((name) => rest.of(name as CellField) > 0) ? rest : null;
 }
+
+/** What the last minutes of an upstream met: the running one is the last. `now`: Unix milliseconds. */
+export function lastMinuteOf(byMinute: readonly Cell[], now: number) {
+  const [before, running] = byMinute.slice(-2);
+  const second = Math.floor((now % minuteMs) / 1_000);
+  const earlier = before?.seconds.slice(second + 1).reduce((sum, n) => sum + n, 0) ?? 0;
+  const latest = sumOf(byMinute.slice(-2));
+  return {
+    /** Calls that came in the last 60 seconds. */
+    calls: earlier + (running?.arrivals ?? 0),
+    /** All below: in the running minute and the one before. Calls refused, and by what held them. */
+    refused: latest.refused,
+    heldBy: latest.heldBy,
+    /** Calls that failed on the upstream's side. */
+    failed: latest.of('failed'),
+    /** Calls that the upstream answered with a success, and with an error. */
+    succeeded: latest.of('ok'),
+    errors: latest.of('upstream_error'),
+    /** When these minutes began, Unix milliseconds. */
+    since: (before?.minute ?? 0) * minuteMs,
+  };
+}
+
+/** What the last hour of an upstream met. */
+export function hourOf(byMinute: readonly Cell[]) {
+  const cell = sumOf(byMinute);
+  const lastWith = (count: (cell: Cell) => number): number | null => {
+    const last = byMinute.findLast((each) => count(each) > 0);
+    return last === undefined ? null : last.minute * minuteMs;
+  };
+  return {
+    calls: cell.arrivals,
+    refused: cell.refused,
+    /** Calls that Sluice answered in the stead of an upstream that refuses for good. */
+    answeredInstead: cell.of('upstreamRefused'),
+    longestWaitMs: Math.round(cell.of('waitMaxMs')),
+    heldBy: cell.heldBy,
+    /** When calls were last refused, Unix milliseconds, to the minute; `null` = never in the hour. */
+    refusedAt: lastWith((each) => each.refused),
+    /** When the upstream last throttled a call, likewise. */
+    throttledAt: lastWith((each) => each.of('throttledRate')),
+  };
+}
