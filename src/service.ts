@@ -60,27 +60,23 @@ export async function startService(parts: ServiceParts) {
     onBug,
   });
   const admin = createAdminServer({
-    host: server.adminHost,
-    port: server.adminPort,
-    adminNames: server.adminNames,
-    adminToken: server.adminToken,
+    settings: server,
     readiness: () => ({ isDraining, trouble: stores.trouble(), contact: stores.contact() }),
     metrics: (format) => telemetry.metrics(format),
     async activity(rawUrl) {
       const windowMs = windowOf(queryOf(rawUrl));
       return windowMs === null ? null : activity.ofAll(windowMs);
     },
-    page: page.index,
-    routes: [
-      (app) => page.addRoutes(app),
-      (app) => app.get('/calls', (request, response) => calls.open(request, response, heartbeat)),
-      (app) => app.get('/recording', (request, response) => recordings.open(request, response)),
-      (app) =>
-        addControlRoutes(app, controls, ({ verb, upstream, seconds, result }) =>
-          // Whatever came of it: pausing an upstream is felt by everybody who calls it.
-          telemetry.log.info('a command was given at the admin port', { verb, upstream, seconds, result }),
-        ),
-    ],
+    addRoutes(app) {
+      app.get('/', page.index);
+      page.addRoutes(app);
+      app.get('/calls', (request, response) => calls.open(request, response, heartbeat));
+      app.get('/recording', (request, response) => recordings.open(request, response));
+      addControlRoutes(app, controls, ({ verb, upstream, seconds, result }) =>
+        // Whatever came of it: pausing an upstream is felt by everybody who calls it.
+        telemetry.log.info('a command was given at the admin port', { verb, upstream, seconds, result }),
+      );
+    },
     onBug,
   });
   observation.observe({

@@ -10,6 +10,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { CallAbort } from '../call-abort.ts';
+import type { ServerSettings } from '../config/settings.ts';
 import type { OverloadBound } from '../errors.ts';
 
 /** A request whose response is not finished. One that is served as a call is a `ReadCall` (`read-call.ts`). */
@@ -30,15 +31,13 @@ export class OpenCall {
   }
 }
 
-const none: readonly OpenCall[] = [];
-
 /** One client's connection. Responses leave in the order of their requests; calls may be open side by side. */
 export class Connection {
   readonly socket: Socket;
   /** The connection was opened beyond the bound on connections: none of its calls is let in. */
   readonly isExcess: boolean;
-  /** In the order of their requests. A list, not a set: there are few, and each of them comes and goes. Replaced at each change. */
-  calls: readonly OpenCall[] = none;
+  /** In the order of their requests. A list that is replaced at each change: there are few. */
+  calls: readonly OpenCall[] = [];
   /**
    * `open`: further requests are handled. `undecided`: its newest client waits for `100 Continue`; without it Node ends the connection
    * behind the response. `ending`: the last open response ends it. `failed`: so does the parser's error, which is reported once.
@@ -87,56 +86,37 @@ export class Connection {
   }
 
   /** The client can no longer receive: aborts every call whose response is not already on its way as a whole. */
-  abandon(): void {
+  readonly abandon = (): void => {
     for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
-  }
+  };
 
   leave(call: OpenCall): void {
-    this.calls = this.calls.length === 1 ? none : this.calls.filter((other) => other !== call);
+    this.calls = this.calls.filter((other) => other !== call);
     if (this.calls.length > 0) return;
     this.bytesBefore = this.socket.bytesRead;
     if (this.state !== 'open' && this.socket.writable) this.socket.destroySoon();
   }
 }
 
-/** Bounds that are counted here. */
-export type CountedBound = Extract<OverloadBound, 'connections' | 'connection_calls' | 'calls'>;
-
-export interface ConnectionBounds {
-  /** Each connection above this number is refused with its first request, and closed. */
-  readonly maxConnections: number;
-  readonly maxCallsPerConnection: number;
-  readonly maxOpenCalls: number;
-}
+type ConnectionBounds = Pick<ServerSettings, 'maxConnections' | 'maxCallsPerConnection' | 'maxOpenCalls'>;
 
 /** Every connection of one server. */
 export class Connections {
   readonly #bounds: ConnectionBounds;
+  readonly #onGivenUp: () => void;
   readonly #known = new Map<Socket, Connection>();
   /** Connections that never had an authenticated call, and have none open but one that lingers; the longest idle first. */
   readonly #idleStrangers = new Set<Connection>();
-  readonly #onGivenUp: () => void;
-  #openCalls = 0;
-  /** Listeners of all connections: they learn from their emitter which one it is, and none is made for each. */
-  readonly #onEnd: (this: Socket) => void;
-  readonly #onClose: (this: Socket) => void;
-  readonly #onWriteError: (this: ServerResponse) => void;
+  /**
+   * Calls whose response is not finished, and those that go on for their repeats after their clients have left. Who has {@link open}ed one
+   * takes it off when it is over, for its repeats as well.
+   */
+  openCalls = 0;
 
   /** @param onGivenUp called for each connection that is closed to make room */
   constructor(bounds: ConnectionBounds, onGivenUp: () => void = () => {}) {
     this.#bounds = bounds;
     this.#onGivenUp = onGivenUp;
-    const known = this.#known;
-    const forget = (socket: Socket): void => this.#forget(known.get(socket));
-    this.#onEnd = function () {
-      known.get(this)?.abandon();
-    };
-    this.#onClose = function () {
-      forget(this);
-    };
-    this.#onWriteError = function () {
-      known.get(this.req.socket)?.abandon();
-    };
   }
 
   get all(): Iterable<Connection> {
@@ -146,11 +126,6 @@ export class Connections {
   /** Connections there are now. */
   get count(): number {
     return this.#known.size;
-  }
-
-  /** Calls whose response is not finished, and those that go on for their repeats after their clients have left. */
-  get openCalls(): number {
-    return this.#openCalls;
   }
 
   /** Bytes of heads that are not complete. Looks at every connection. */
@@ -182,7 +157,7 @@ export class Connections {
     this.#known.set(socket, connection);
     this.#idleStrangers.add(connection);
     // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
-    socket.on('end', this.#onEnd).on('close', this.#onClose);
+    socket.on('end', connection.abandon).on('close', () => this.#forget(connection));
     return connection;
   }
 
@@ -193,27 +168,27 @@ export class Connections {
   enter(response: ServerResponse): Connection | null {
     const connection = this.on(response.req.socket);
     // A write after the client left is reported here; the call learns of it through `gone`.
-    response.on('error', this.#onWriteError);
+    response.on('error', connection.abandon);
     if (connection.state === 'open') return connection;
     connection.end();
     return null;
   }
 
   /** The bound that one more call on this connection would exceed; `null` = there is room. */
-  crowded({ isExcess, calls }: Connection): CountedBound | null {
+  crowded({ isExcess, calls }: Connection): OverloadBound | null {
     const { maxCallsPerConnection, maxOpenCalls } = this.#bounds;
     if (isExcess) return 'connections';
     if (calls.length >= maxCallsPerConnection) return 'connection_calls';
-    return this.#openCalls >= maxOpenCalls ? 'calls' : null;
+    return this.openCalls >= maxOpenCalls ? 'calls' : null;
   }
 
   /** Takes the call among those that are open. */
   open(call: OpenCall): void {
     const { connection } = call;
-    // A list literal is exact in size; one that has grown is not.
-    connection.calls = connection.calls.length === 0 ? [call] : [...connection.calls, call];
+    // Exact in size, as a list that has grown is not: every held call has one.
+    connection.calls = connection.calls.concat(call);
     this.#idleStrangers.delete(connection);
-    this.#openCalls += 1;
+    this.openCalls += 1;
     if (call.request.socket.destroyed) call.gone.abort();
   }
 
@@ -223,16 +198,11 @@ export class Connections {
       this.#idleStrangers.add(connection);
   }
 
-  /** Takes a call off its connection, which it counts for no longer. It is still open until {@link ended}. */
+  /** Takes a call off its connection, which it counts for no longer. It still counts as open. */
   leave(call: OpenCall): void {
     const { connection } = call;
     connection.leave(call);
     if (connection.calls.length === 0) this.lingers(connection);
-  }
-
-  /** A call that was {@link open}ed is over, for its repeats as well. */
-  ended(): void {
-    this.#openCalls -= 1;
   }
 
   /** Closes an idle connection, which counts no longer from now on. */
@@ -242,8 +212,7 @@ export class Connections {
     this.#onGivenUp();
   }
 
-  #forget(connection: Connection | undefined): void {
-    if (connection === undefined) return;
+  #forget(connection: Connection): void {
     this.#known.delete(connection.socket);
     this.#idleStrangers.delete(connection);
     for (const call of connection.calls) call.gone.abort();

@@ -2,7 +2,7 @@
  * Routes of the admin port that change something: `POST /upstreams/{name}/open`, `/pause?seconds=` and `/resume`.
  * Owns: how they answer, and that each command is reported. Does not own: who may give one (`admin-guard.ts`).
  */
-import type { Express, Request, Response } from 'express';
+import type { Express } from 'express';
 import { secondsInQuery } from '../duration.policy.ts';
 import { nearest } from '../nearest.policy.ts';
 import { adminProblem } from './admin-guard.ts';
@@ -11,7 +11,7 @@ import { adminProblem } from './admin-guard.ts';
 type Outcome = 'done' | 'not_paused' | 'unavailable';
 
 /** What an operator may do about an upstream. */
-export interface ControlActions {
+interface ControlActions {
   /** Names of the upstreams that are configured now; no other name is acted on. */
   upstreams(): readonly string[];
   open(upstream: string): Promise<Outcome>;
@@ -32,35 +32,6 @@ export interface GivenCommand {
 /** A day: longer than an upstream closes a bucket. */
 const maxPauseSeconds = 86_400;
 
-/** @param onCommand called with each command, also one that changed nothing */
-export function addControlRoutes(
-  app: Express,
-  actions: ControlActions,
-  onCommand: (command: GivenCommand) => void,
-): void {
-  for (const verb of ['open', 'resume', 'pause'] as const) {
-    app.post(`/upstreams/:name/${verb}`, async (request: Request, response: Response) => {
-      const name = String(request.params['name']);
-      const known = actions.upstreams();
-      const seconds = verb === 'pause' ? pauseSecondsOf(request.url) : null;
-      const fault =
-        verb === 'pause' && seconds === null ? 'invalid' : known.includes(name) ? null : 'unknown';
-      const result = fault ?? (await actions[verb](name, (seconds ?? 0) * 1_000));
-      onCommand({ verb, upstream: fault === null ? name : null, seconds, result });
-      respond(response, result, nearest(name, known));
-    });
-    app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
-      response.set('Allow', 'POST');
-      adminProblem(response, { status: 405, code: 'method_not_allowed', detail: 'Use POST.' });
-    });
-  }
-}
-
-function pauseSecondsOf(url: string): number | null {
-  const seconds = secondsInQuery(url, 'seconds') ?? 0;
-  return seconds > 0 && seconds <= maxPauseSeconds ? seconds : null;
-}
-
 const problems = {
   invalid: {
     status: 400,
@@ -72,18 +43,38 @@ const problems = {
     code: 'limiter_unavailable',
     detail: 'Redis is away, so the other replicas cannot be told. Try again.',
   },
-  unknown: {
-    status: 404,
-    code: 'not_found',
-    detail: 'No upstream of the configuration has this name',
-  },
+  unknown: { status: 404, code: 'not_found', detail: 'No upstream of the configuration has this name' },
 } as const;
 
-/** @param meant the name that was probably meant where there is no such upstream; `null` = none is near */
-function respond(response: Response, result: GivenCommand['result'], meant: string | null): void {
-  if (result === 'done' || result === 'not_paused') return void response.json({ result });
-  if (result === 'unavailable') response.set('Retry-After', '1');
-  const problem = problems[result];
-  const rest = meant === null ? '.' : `: did you mean ${meant}?`;
-  adminProblem(response, result === 'unknown' ? { ...problem, detail: problem.detail + rest } : problem);
+/** @param onCommand called with each command, also one that changed nothing */
+export function addControlRoutes(
+  app: Express,
+  actions: ControlActions,
+  onCommand: (command: GivenCommand) => void,
+): void {
+  for (const verb of ['open', 'resume', 'pause'] as const) {
+    app.post(`/upstreams/:name/${verb}`, async (request, response) => {
+      const { name } = request.params;
+      const known = actions.upstreams();
+      const stated = verb === 'pause' ? (secondsInQuery(request.url, 'seconds') ?? 0) : null;
+      const seconds = stated !== null && stated > 0 && stated <= maxPauseSeconds ? stated : null;
+      const isValid = seconds === stated;
+      const fault = !isValid ? 'invalid' : known.includes(name) ? null : 'unknown';
+      const result = fault ?? (await actions[verb](name, (seconds ?? 0) * 1_000));
+      onCommand({ verb, upstream: fault === null ? name : null, seconds, result });
+      if (result === 'done' || result === 'not_paused') return void response.json({ result });
+      if (result === 'unavailable') response.set('Retry-After', '1');
+      const { detail } = problems[result];
+      const meant = nearest(name, known);
+      const hint = meant === null ? '.' : `: did you mean ${meant}?`;
+      adminProblem(response, {
+        ...problems[result],
+        detail: result === 'unknown' ? detail + hint : detail,
+      });
+    });
+    app.all(`/upstreams/:name/${verb}`, (_request, response) => {
+      response.set('Allow', 'POST');
+      adminProblem(response, { status: 405, code: 'method_not_allowed', detail: 'Use POST.' });
+    });
+  }
 }

@@ -12,33 +12,28 @@ import type { AddressInfo, Socket } from 'node:net';
 import { delay } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { ProcessPressure } from '../telemetry/events.ts';
-import { HeldBytes, headBytes } from './body.ts';
 import { Connections, type Connection } from './connections.ts';
-import { judgeHead } from './guard.policy.ts';
-import { connectionsWithin, openFilesLimit } from './open-files.ts';
-import { Overload, type LoadWatch, type Overloaded, type OverloadOptions } from './overload.ts';
+import { judgeHead, type GuardFinding } from './guard.policy.ts';
+import { connectionsWithin, openFilesLimit, Overload, type OverloadOptions } from './overload.ts';
 import { end, listen } from './ports.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
-import type { ServeParts } from './read-call.ts';
-import { buildRoutes, type RouteHandlers } from './routes.ts';
-import { refuseRequest, type RequestRefusal } from './serve-call.ts';
+import { headBytes, HeldBytes, type ServeParts } from './read-call.ts';
+import { buildRoutes, refuseRequest, type RequestRefusal, type RouteHandlers } from './routes.ts';
 
 export interface DataServerOptions
-  extends RouteHandlers, Pick<ServeParts, 'clock' | 'random' | 'onBug' | 'onRequestRefused'> {
+  extends
+    RouteHandlers,
+    OverloadOptions,
+    Pick<ServeParts, 'clock' | 'random' | 'onBug' | 'onRequestRefused'> {
+  readonly random: ServeParts['random'];
   readonly settings: ServerSettings;
   /** Lower-case names of the fields in which credentials are injected; asked for every request. */
   readonly credentialFields: () => ReadonlySet<string>;
-  /** Called for every call, and every connection, that was refused as too many. */
-  readonly onOverload: OverloadOptions['onRefused'];
-  /** Called when shedding by load begins and ends. */
-  readonly onShedding: OverloadOptions['onShedding'];
-  /** Looks at the load of the process; `null`: nothing is shed for it. */
-  readonly load: LoadWatch | null;
   /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
   readonly lingerMs?: number;
 }
 
-/** Parser limits: heads of 16 KiB and 1,000 fields; slow heads end in 408, and so do slow bodies (`body.ts` asks for a least speed). */
+/** Parser limits: heads of 16 KiB and 1,000 fields; slow heads end in 408, and so do slow bodies (`read-call.ts` asks for a least speed). */
 const parserLimits = {
   maxHeaderSize: 16_384,
   headersTimeout: 20_000,
@@ -47,12 +42,7 @@ const parserLimits = {
 };
 const maxFields = 1_000;
 
-/** Refuses what a head is refused for; `null` = it may be routed. */
-function judge(request: IncomingMessage, credentialFields: ReadonlySet<string>): RequestRefusal | null {
-  const { method = '', url = '', httpVersion, rawHeaders: rawFields } = request;
-  const finding = judgeHead({ method, url, httpVersion, rawFields }, credentialFields);
-  if (finding === null) return null;
-  const { code, status, detail } = finding;
+function refusalOf({ code, status, detail }: GuardFinding): RequestRefusal {
   const refusal = { code, status, details: { detail }, mustEnd: true };
   return code === 'method_not_allowed' ? { ...refusal, allow: proxyMethods } : refusal;
 }
@@ -94,10 +84,10 @@ export class DataServer {
     const { settings, lingerMs = 1_000 } = options;
     this.#options = options;
     this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
-    this.#overload = new Overload({ ...options, bounds: settings, onRefused: options.onOverload });
+    this.#overload = new Overload(options);
     this.#maxConnections = connectionsWithin(openFilesLimit(), settings.maxConnections);
     const bounds = { ...settings, maxConnections: this.#maxConnections };
-    this.#connections = new Connections(bounds, () => this.#overload.dropped());
+    this.#connections = new Connections(bounds, () => void this.#overload.refuse('connections'));
     this.#parts = {
       ...options,
       lingerMs,
@@ -161,8 +151,8 @@ export class DataServer {
       headBytes: held - bodies + this.#connections.unfinishedBytes(),
       connections: this.#connections.count,
       openCalls: this.#connections.openCalls,
-      eventLoopDelayMs: load.delayMs,
-      memoryRatio: load.memoryRatio,
+      eventLoopDelayMs: load.sustained.delayMs,
+      memoryRatio: load.sustained.memoryRatio,
       sheddingShare: load.share,
       overloadRefusals: refusals,
     };
@@ -181,7 +171,7 @@ export class DataServer {
     server.maxHeadersCount = maxFields;
     server.maxConnections =
       this.#maxConnections + Math.min(excessConnections, Math.ceil(this.#maxConnections / 8));
-    server.on('drop', () => this.#overload.dropped());
+    server.on('drop', () => this.#overload.refuse('connections'));
     // A held call may be silent for long; its own deadline ends it.
     server.timeout = 0;
     server.on('connection', (socket: Socket) => this.#connections.on(socket));
@@ -199,7 +189,9 @@ export class DataServer {
     const connection = this.#connections.enter(response);
     if (connection === null) return;
     const { credentialFields, onBug } = this.#options;
-    const refusal = judge(request, credentialFields()) ?? this.#tooMuch(connection, request);
+    const { method = '', url = '', httpVersion, rawHeaders: rawFields } = request;
+    const finding = judgeHead({ method, url, httpVersion, rawFields }, credentialFields());
+    const refusal = finding === null ? this.#tooMuch(connection, request) : refusalOf(finding);
     if (refusal !== null) {
       refuseRequest(response, refusal, this.#parts).catch(onBug);
       return;
@@ -212,17 +204,11 @@ export class DataServer {
 
   /** Refuses a call with a good head for want of room. The connection ends, so that the client or its balancer may choose another replica. */
   #tooMuch(connection: Connection, request: IncomingMessage): RequestRefusal | null {
-    const details = this.#overloaded(connection, request);
-    return details === null ? null : { code: 'overloaded', details, mustEnd: true };
-  }
-
-  #overloaded(connection: Connection, request: IncomingMessage): Overloaded | null {
-    const bound = this.#connections.crowded(connection);
-    if (bound !== null) return this.#overload.refuse(bound);
     const room = this.#heldBytes.limit - this.#heldBytes.held - headBytes(request);
-    if (room < 0) return this.#overload.refuse('bytes');
-    this.#keepUnfinishedWithin(room);
-    return this.#overload.shed();
+    const bound = this.#connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
+    if (bound === null) this.#keepUnfinishedWithin(room);
+    const details = bound === null ? this.#overload.shed() : this.#overload.refuse(bound);
+    return details === null ? null : { code: 'overloaded', details, mustEnd: true };
   }
 
   /**

@@ -1,24 +1,75 @@
 /**
- * Refuses new calls and connections while the process is at one of its bounds, or overloaded.
+ * Refuses new calls and connections while the process is at one of its bounds, or short of time or memory.
  *
- * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is given.
- * Does not own: counting connections and bytes (`connections.ts`, `body.ts`), the response. Invariant: a call that was let in
- * is never refused here; the admin port does not pass here.
+ * Owns: shedding by load, what a refused client is told, and how many connections the files allow. Does not own: counting connections
+ * and bytes (`connections.ts`, `read-call.ts`), the response. Invariants: a call that was let in is never refused here; the admin port
+ * does not pass here; one long pause of the process, however long, refuses nobody: only a load that every sample of a window
+ * shows does; without load the share of refused calls falls to 0.
  */
+import { readFileSync } from 'node:fs';
 import { getHeapStatistics } from 'node:v8';
 import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { OverloadBound } from '../errors.ts';
-import {
-  checkEveryMs,
-  loadAfter,
-  noLoad,
-  relievedInMs,
-  roomInMs,
-  sustainedLoad,
-  type Load,
-  type LoadBounds,
-  type LoadSample,
-} from './overload.policy.ts';
+
+/** Time between two samples of the process, milliseconds. */
+export const checkEveryMs = 100;
+/** Samples that all have to be over a bound: half a second, so that one collection of garbage or one stall is no overload. */
+const sustainedSamples = 5;
+/** Share of new calls by which refusing grows with each sample at the bound, twice as fast at twice the bound, and its growth at most. */
+const rise = 0.05;
+const maxRise = 0.2;
+/** Share by which refusing falls with each sample well under the bounds: from all to nothing in 5 s. */
+const fall = 0.02;
+/** Below this part of a bound refusing falls; between it and the bound it stays. */
+const relievedAt = 0.8;
+
+/** One sample of the process. */
+export interface LoadSample {
+  /** How late a timer was, milliseconds. */
+  readonly delayMs: number;
+  /** Used share of the memory that the process may have, 0 to 1. */
+  readonly memoryRatio: number;
+}
+
+interface LoadBounds {
+  readonly maxEventLoopDelayMs: number;
+  readonly maxMemoryRatio: number;
+}
+
+export interface Load {
+  /** The newest samples, at most {@link sustainedSamples}. */
+  readonly samples: readonly LoadSample[];
+  /** The sustained load: the minimum over the samples, and 0 until there are enough of them. */
+  readonly sustained: LoadSample;
+  /** Share of new calls that is refused, 0 to 1. */
+  readonly share: number;
+  /** What the share is for; `null` while it is 0. */
+  readonly cause: 'event_loop' | 'memory' | null;
+}
+
+export const noLoad: Load = { samples: [], sustained: { delayMs: 0, memoryRatio: 0 }, share: 0, cause: null };
+
+/** The load after one more sample. */
+export function loadAfter(load: Load, sample: LoadSample, bounds: LoadBounds): Load {
+  const samples = [...load.samples.slice(1 - sustainedSamples), sample];
+  if (samples.length < sustainedSamples) return { ...noLoad, samples };
+  const delayMs = Math.min(...samples.map((each) => each.delayMs));
+  const memoryRatio = Math.min(...samples.map((each) => each.memoryRatio));
+  const known = { samples, sustained: { delayMs, memoryRatio } };
+  const late = delayMs / bounds.maxEventLoopDelayMs;
+  const full = memoryRatio / bounds.maxMemoryRatio;
+  const pressure = Math.max(late, full);
+  if (pressure >= 1) {
+    const share = Math.min(1, load.share + Math.min(maxRise, rise * pressure));
+    return { ...known, share, cause: late >= full ? 'event_loop' : 'memory' };
+  }
+  const share = pressure < relievedAt ? Math.max(0, load.share - fall) : load.share;
+  return { ...known, share, cause: share === 0 ? null : load.cause };
+}
+
+/** Time until nobody is refused for the load any more, if it ends now, milliseconds. */
+export const relievedInMs = ({ share }: Pick<Load, 'share'>): number =>
+  Math.ceil(share / fall) * checkEveryMs;
 
 export interface Overloaded {
   readonly bound: OverloadBound;
@@ -29,13 +80,12 @@ export interface Overloaded {
 }
 
 export interface OverloadOptions {
-  readonly clock: Clock;
   readonly random: Pick<Random, 'next'>;
-  readonly bounds: LoadBounds;
+  readonly settings: LoadBounds;
   /** Looks at the load of the process; `null`: nothing is shed for it. */
   readonly load: LoadWatch | null;
-  /** Called for every refusal. */
-  readonly onRefused: (bound: OverloadBound) => void;
+  /** Called for every call, and every connection, that was refused as too many. */
+  readonly onOverload: (bound: OverloadBound) => void;
   /** Called when shedding by load begins, and with `null` when it has ended. */
   readonly onShedding: (cause: OverloadBound | null) => void;
 }
@@ -49,92 +99,48 @@ const details: Readonly<Record<OverloadBound, string>> = {
   memory: 'Sluice is short of memory at the moment.',
 };
 
-/** What ends and is refused counts for so long on average, milliseconds: older of it counts less. */
-const turnoverMs = 5_000;
+/** Room at a counted bound may come with the end of any call: when is not known. Milliseconds. */
+const roomInMs = 1_000;
 
 export class Overload {
   readonly #options: OverloadOptions;
   readonly #stop: CancelTimer;
-  #load: Load = noLoad;
-  /** Calls that ended, and those that were refused at a counted bound, as they count at {@link #countedAt}. */
-  #ended = 0;
-  #refused = 0;
-  #countedAt: number;
-  readonly #startedAt: number;
-  #refusals = 0;
+  /** The sustained load, and the share of new calls that is refused because of it. */
+  load = noLoad;
+  /** Calls and connections refused since the start, for whichever bound. */
+  refusals = 0;
 
   constructor(options: OverloadOptions) {
     this.#options = options;
-    this.#startedAt = this.#countedAt = options.clock.monotonic();
-    this.#stop =
-      options.load?.((sample) => this.#setLoad(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
-  }
-
-  /** The sustained load, and the share of new calls that is refused because of it. */
-  get load(): { readonly delayMs: number; readonly memoryRatio: number; readonly share: number } {
-    return { ...sustainedLoad(this.#load), share: this.#load.share };
-  }
-
-  /** Calls and connections refused since the start, for whichever bound. */
-  get refusals(): number {
-    return this.#refusals;
+    this.#stop = options.load?.((sample) => this.#take(sample)) ?? (() => {});
   }
 
   /** The refusal of a new call because of the load of the process; `null` = the call may enter. */
   shed(): Overloaded | null {
-    const { cause, share } = this.#load;
+    const { cause, share } = this.load;
     if (cause === null || this.#options.random.next() >= share) return null;
-    return this.#refusal(cause, relievedInMs(this.#load));
+    return this.refuse(cause, relievedInMs(this.load));
   }
 
-  /** A new call is over a bound that is counted. */
-  refuse(bound: Exclude<OverloadBound, LoadBound>): Overloaded {
-    this.#forget();
-    this.#refused += 1;
-    const overMs = Math.min(turnoverMs, this.#countedAt - this.#startedAt);
-    return this.#refusal(bound, roomInMs({ ended: this.#ended, refused: this.#refused, overMs }));
-  }
-
-  /** Counts a connection that was closed without a response, because the process is far over its bound on connections. */
-  dropped(): void {
-    this.#refusals += 1;
-    this.#options.onRefused('connections');
-  }
-
-  /** A call has ended: there is room for another one. */
-  callEnded(): void {
-    this.#forget();
-    this.#ended += 1;
+  /** A new call or connection is over a bound. */
+  refuse(bound: OverloadBound, retryInMs = roomInMs): Overloaded {
+    this.refusals += 1;
+    this.#options.onOverload(bound);
+    return { bound, retryInMs, detail: details[bound] };
   }
 
   close(): void {
     this.#stop();
   }
 
-  #refusal(bound: OverloadBound, retryInMs: number): Overloaded {
-    this.#refusals += 1;
-    this.#options.onRefused(bound);
-    return { bound, retryInMs, detail: details[bound] };
-  }
-
-  #setLoad(next: Load): void {
-    const { cause } = this.#load;
-    this.#load = next;
-    if ((cause === null) !== (next.cause === null)) this.#options.onShedding(next.cause);
-  }
-
-  #forget(): void {
-    const now = this.#options.clock.monotonic();
-    const kept = Math.exp((this.#countedAt - now) / turnoverMs);
-    this.#countedAt = now;
-    this.#ended *= kept;
-    this.#refused *= kept;
+  #take(sample: LoadSample): void {
+    const { cause } = this.load;
+    this.load = loadAfter(this.load, sample, this.#options.settings);
+    if ((cause === null) !== (this.load.cause === null)) this.#options.onShedding(this.load.cause);
   }
 }
 
-type LoadBound = 'event_loop' | 'memory';
-
-/** Gives a sample each {@link lookEveryMs}, until it is cancelled. */
+/** Gives a sample each {@link checkEveryMs}, until it is cancelled. */
 export type LoadWatch = (onSample: (sample: LoadSample) => void) => CancelTimer;
 
 /** What a process takes beside heap and buffers: code, stacks, the tables of its sockets. Bytes, measured at the start. */
@@ -153,29 +159,44 @@ export function memoryRatio(constrainedBytes: number): number {
   return Math.max(used_heap_size / heap_size_limit, container);
 }
 
-/**
- * The limit of the container is read again after so many looks: the system answers from files, in a quarter of a millisecond, and a
- * limit changes seldom, if ever.
- */
-const looksPerLimit = 50;
-
-/** The watch of this process. */
+/** The watch of this process. The limit of its container is read once: the system answers from files, in a quarter of a millisecond. */
 export const watchProcess =
   (clock: Clock): LoadWatch =>
   (onSample) => {
+    const constrainedBytes = process.constrainedMemory();
     let cancel: CancelTimer = () => {};
-    let looks = 0;
-    let constrainedBytes = 0;
     const plan = (): void => {
       const plannedAt = clock.monotonic();
       cancel = clock.after(checkEveryMs, () => {
         plan();
         const delayMs = Math.max(0, clock.monotonic() - plannedAt - checkEveryMs);
-        if (looks % looksPerLimit === 0) constrainedBytes = process.constrainedMemory();
-        looks += 1;
         onSample({ delayMs, memoryRatio: memoryRatio(constrainedBytes) });
       });
     };
     plan();
     return () => cancel();
   };
+
+// How many client connections the files allow that this process may open. Beyond it the system would cut connections, also those of the
+// admin port, and nobody would hear of it.
+
+/** Files that the process has open itself: Redis, the log, the admin port. */
+const ownFiles = 64;
+/** A client's connection, and the one to the upstream. */
+const filesPerConnection = 2;
+
+/** Files that this process may open; `null` = the system does not say. Node has raised the limit as far as it may. */
+export function openFilesLimit(): number | null {
+  try {
+    const [, soft] = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'latin1')) ?? [];
+    return soft === undefined ? null : Number(soft);
+  } catch {
+    return null;
+  }
+}
+
+/** `wanted`, or fewer connections, when that many files may be open. */
+export const connectionsWithin = (files: number | null, wanted: number): number =>
+  files === null
+    ? wanted
+    : Math.max(1, Math.min(wanted, Math.floor((files - ownFiles) / filesPerConnection)));

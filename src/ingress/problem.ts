@@ -5,10 +5,9 @@
  * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-errors.ts`).
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
-import type { CallFacts } from '../call.ts';
+import type { AdmissionRecord, CallFacts, RateLimitState } from '../call.ts';
 import { refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
-import { knownFields } from './ratelimit-fields.ts';
 
 /** A whole response, ready to be written. */
 export interface ProblemResponse {
@@ -30,6 +29,47 @@ export interface RefusedCall {
   readonly known?: CallFacts;
   /** Fields of the call, name and value alternating: they show how long its client waits. */
   readonly rawFields?: readonly string[];
+}
+
+/** Largest integer a structured field may hold (RFC 9651 §3.3.1). */
+const maxInteger = 999_999_999_999_999;
+
+const whole = (value: number): number => (Number.isNaN(value) ? 0 : Math.min(maxInteger, Math.max(0, value)));
+const rounded = (value: number): number => Math.round(whole(value));
+
+/**
+ * `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`; where something held the call, `held=(<cause>;ms=<n> …), ahead=<n>`; where
+ * it was only observed, `would=send|wait|refuse, would-wait=<ms>`.
+ */
+function admissionField({ waitedMs, attempts, absorbed, held, ahead, would }: AdmissionRecord): string {
+  const causes = held.map(({ cause, ms }) => `${cause};ms=${rounded(ms)}`);
+  return [
+    `waited=${rounded(waitedMs)}`,
+    `attempts=${rounded(attempts)}`,
+    `absorbed=${rounded(absorbed)}`,
+    ...(causes.length === 0 ? [] : [`held=(${causes.join(' ')})`]),
+    ...(ahead === undefined ? [] : [`ahead=${rounded(ahead)}`]),
+    ...(would === undefined ? [] : [`would=${would.kind}`, `would-wait=${rounded(would.waitMs)}`]),
+  ].join(', ');
+}
+
+/**
+ * The structured fields (RFC 9651) that a known record and ceiling add, name and value alternating; those of the ceiling as in
+ * draft-ietf-httpapi-ratelimit-headers. Every value is rounded so that never more room is stated than there is.
+ */
+export function knownFields(
+  record: AdmissionRecord | null | undefined,
+  rateLimit: RateLimitState | null | undefined,
+): string[] {
+  const fields: string[] = [];
+  if (record) fields.push('Sluice-Admission', admissionField(record));
+  if (rateLimit) {
+    const { limit, windowSeconds, remaining, resetSeconds } = rateLimit;
+    const [q, w] = [Math.floor(whole(limit)), Math.ceil(whole(windowSeconds))];
+    const [r, t] = [Math.floor(whole(remaining)), Math.ceil(whole(resetSeconds))];
+    fields.push('RateLimit-Policy', `"workspace";q=${q};w=${w}`, 'RateLimit', `"workspace";r=${r};t=${t}`);
+  }
+  return fields;
 }
 
 /** `error.type` as the language-model SDKs know it. */

@@ -11,7 +11,7 @@ import type { Clock } from '../clock.ts';
 import type { Connections } from './connections.ts';
 import { refusalResponse, type ProblemResponse } from './problem.ts';
 import { newRequestId, type ServeParts } from './read-call.ts';
-import type { RequestRefusal } from './serve-call.ts';
+import type { RequestRefusal } from './routes.ts';
 
 /** Value of `Allow` when a method is refused on every route: the methods that Sluice passes on. */
 export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';

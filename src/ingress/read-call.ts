@@ -2,16 +2,15 @@
  * A request that is served as a {@link Call}: its head has passed the guard, and it has a route.
  *
  * Owns: what the journey sees of it, and what is held for it until nobody needs it any more. Does not own: what the call asks for.
- * Invariants: fields and request target are passed on as received; bytes are counted before they are kept and given back exactly once.
+ * Invariants: fields and request target are passed on as received; bytes are counted before they are kept and given back exactly once;
+ * nothing is read beyond a bound.
  */
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Call, CallBody, CallFacts } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import { Refusal } from '../errors.ts';
 import type { RefusedRequest } from '../telemetry/events.ts';
-import { announcesBody, collectBody, headBytes, type HeldBytes } from './body.ts';
 import { OpenCall, type Connections } from './connections.ts';
 import type { Overload } from './overload.ts';
 
@@ -32,29 +31,96 @@ export interface ServeParts {
   readonly onRequestRefused: (refused: RefusedRequest) => void;
 }
 
-/** 16 bytes = 32 hex digits. */
-const requestIdBytes = 16;
+/** Bytes of heads and bodies that the whole process holds, and how many of them each owner (workspace) does. */
+export class HeldBytes {
+  readonly limit: number;
+  /** Bytes that one owner may hold at most: half of the limit, so that nobody can shut the others out. */
+  readonly #share: number;
+  readonly #byOwner = new Map<string, number>();
+  /** Bytes held now, heads and bodies. */
+  held = 0;
+  /** Bytes of bodies held now. */
+  bodies = 0;
 
-export const newRequestId = (random: Random): string => random.hex(requestIdBytes);
+  /** @param maxBody bytes; one body of this size always fits an owner's share. */
+  constructor(limit: number, maxBody: number) {
+    this.limit = limit;
+    this.#share = Math.max(Math.floor(limit / 2), maxBody);
+  }
 
-const nothing: CallFacts = {};
+  /** Counts a head that is held already as this owner's; false (and nothing counted) when the owner's share is used up. */
+  assign(bytes: number, owner: string): boolean {
+    const own = this.#of(owner) + bytes;
+    if (own > this.#share) return false;
+    this.#byOwner.set(owner, own);
+    return true;
+  }
+
+  /** True when `bytes` more of this owner would fit now. */
+  fits(bytes: number, owner: string): boolean {
+    return this.held + bytes <= this.limit && this.#of(owner) + bytes <= this.#share;
+  }
+
+  /** Counts bytes of a body as held; false (and nothing counted) when they do not fit. */
+  take(bytes: number, owner: string): boolean {
+    if (this.held + bytes > this.limit || !this.assign(bytes, owner)) return false;
+    this.held += bytes;
+    this.bodies += bytes;
+    return true;
+  }
+
+  /** Gives a call's bytes back; `owner` is `null` when none was found. */
+  give(head: number, body: number, owner: string | null): void {
+    this.held -= head + body;
+    this.bodies -= body;
+    if (owner === null) return;
+    const left = this.#of(owner) - head - body;
+    // Owners that hold nothing are forgotten: the map is as small as what is held.
+    if (left > 0) this.#byOwner.set(owner, left);
+    else this.#byOwner.delete(owner);
+  }
+
+  #of(owner: string): number {
+    return this.#byOwner.get(owner) ?? 0;
+  }
+}
+
+/** Bytes of a request's target and fields. Node keeps them as text, one byte a character, while the call is open. */
+export const headBytes = ({ url = '', rawHeaders }: IncomingMessage): number =>
+  rawHeaders.reduce((bytes, text) => bytes + text.length, url.length);
+
+/** True when the head announces a body, even of unknown length. */
+export const announcesBody = (request: IncomingMessage): boolean =>
+  request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
+
+/** 32 hex digits. */
+export const newRequestId = (random: Random): string => random.hex(16);
+
 const noBody: CallBody = { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
 
-const bodyTooLarge = ({ maxBodyBytes }: Pick<ServerSettings, 'maxBodyBytes'>): Refusal =>
+const bodyTooLarge = (maxBodyBytes: number): Refusal =>
   new Refusal('body_too_large', {
     detail: `The request body is above ${maxBodyBytes} bytes, which the operator can raise (\`server.maxBodyBytes\`).`,
   });
+
+/** A body of which fewer bytes come within this time is given up: slower than 1 KiB a second. */
+const leastSpeed = { bytes: 30 * 1024, withinMs: 30_000 } as const;
 
 /** A call, and what the ingress stage keeps of it until it ends: one object. */
 export class ReadCall extends OpenCall implements Call {
   readonly receivedAt: number;
   readonly form: Call['form'];
+  readonly method = this.request.method ?? 'GET';
+  readonly rawUrl = this.request.url ?? '/';
+  readonly rawFields: readonly string[] = this.request.rawHeaders;
+  readonly clientGone = this.gone;
+  /** What the journey reported so far, for a refusal's fields. */
+  known: CallFacts = {};
   readonly #parts: ServeParts;
-  readonly #headBytes: number;
+  readonly #headBytes = headBytes(this.request);
   #bodyBytes = 0;
   /** Whom the bytes count for; `null` while that is not known. */
   #owner: string | null = null;
-  #known = nothing;
   /** Who still needs what is held of the call: its client, and its repeats. */
   #holders = 1;
 
@@ -63,29 +129,8 @@ export class ReadCall extends OpenCall implements Call {
     this.receivedAt = parts.clock.monotonic();
     this.form = form;
     this.#parts = parts;
-    this.#headBytes = headBytes(response.req);
-    parts.heldBytes.takeHead(this.#headBytes);
-  }
-
-  get method(): string {
-    return this.request.method ?? 'GET';
-  }
-
-  get rawUrl(): string {
-    return this.request.url ?? '/';
-  }
-
-  get rawFields(): readonly string[] {
-    return this.request.rawHeaders;
-  }
-
-  get clientGone(): CallSignal {
-    return this.gone;
-  }
-
-  /** What the journey reported so far, for a refusal's fields. */
-  get known(): CallFacts {
-    return this.#known;
+    // Whether it fits or not: it is in memory already.
+    parts.heldBytes.held += this.#headBytes;
   }
 
   async readBody(owner: string): Promise<CallBody> {
@@ -95,11 +140,11 @@ export class ReadCall extends OpenCall implements Call {
     if (!heldBytes.assign(this.#headBytes, owner)) throw this.#overloaded();
     this.#owner = owner;
     const announced = Number(request.headers['content-length'] ?? 0);
-    if (announced > settings.maxBodyBytes) throw bodyTooLarge(settings);
+    if (announced > settings.maxBodyBytes) throw bodyTooLarge(settings.maxBodyBytes);
     if (!heldBytes.fits(announced, owner)) throw this.#overloaded();
     if (!announcesBody(request)) return noBody;
     this.connection.askForBody(this);
-    const bytes = await collectBody(this, (more) => this.#keep(more, owner), clock);
+    const bytes = await this.#collectBody(owner);
     return { bytes, replayable: bytes.length <= settings.maxReplayBytes, completeAt: clock.monotonic() };
   }
 
@@ -108,7 +153,7 @@ export class ReadCall extends OpenCall implements Call {
   }
 
   report(known: CallFacts): void {
-    this.#known = known;
+    this.known = known;
   }
 
   retain(): () => void {
@@ -124,16 +169,61 @@ export class ReadCall extends OpenCall implements Call {
   release(): void {
     this.#holders -= 1;
     if (this.#holders > 0) return;
-    const { heldBytes, connections, overload } = this.#parts;
-    heldBytes.give({ head: this.#headBytes, body: this.#bodyBytes }, this.#owner);
-    connections.ended();
-    overload.callEnded();
+    const { heldBytes, connections } = this.#parts;
+    heldBytes.give(this.#headBytes, this.#bodyBytes, this.#owner);
+    connections.openCalls -= 1;
+  }
+
+  /** Rejects with a refusal, 408 where the body is too slow, or with the reason of `gone`. */
+  #collectBody(owner: string): Promise<Buffer> {
+    const { request, gone } = this;
+    const { clock } = this.#parts;
+    return new Promise((resolve, reject) => {
+      const chunks: Buffer[] = [];
+      let lately = 0;
+      const stop = (): void => {
+        cancelWatch();
+        request.off('data', onData).off('end', onEnd);
+        gone.removeEventListener('abort', onGone);
+      };
+      const refuse = (refusal: Refusal): void => {
+        stop();
+        request.pause();
+        reject(refusal);
+      };
+      const watch = () =>
+        clock.after(leastSpeed.withinMs, () => {
+          const detail = 'The request did not arrive in time.';
+          if (lately < leastSpeed.bytes)
+            return refuse(new Refusal('request_invalid', { status: 408, detail }));
+          lately = 0;
+          cancelWatch = watch();
+        });
+      let cancelWatch = watch();
+      const onData = (chunk: Buffer): void => {
+        const refusal = this.#keep(chunk.length, owner);
+        if (refusal !== null) return refuse(refusal);
+        lately += chunk.length;
+        chunks.push(chunk);
+      };
+      const onEnd = (): void => {
+        stop();
+        const [first] = chunks;
+        resolve(chunks.length === 1 && first !== undefined ? first : Buffer.concat(chunks));
+      };
+      const onGone = (): void => {
+        stop();
+        reject(gone.reason as unknown);
+      };
+      gone.addEventListener('abort', onGone);
+      request.on('data', onData).on('end', onEnd);
+    });
   }
 
   /** Counts a chunk before it is kept; returns why it cannot be. */
   #keep(bytes: number, owner: string): Refusal | null {
     const { heldBytes, settings } = this.#parts;
-    if (this.#bodyBytes + bytes > settings.maxBodyBytes) return bodyTooLarge(settings);
+    if (this.#bodyBytes + bytes > settings.maxBodyBytes) return bodyTooLarge(settings.maxBodyBytes);
     if (this.#holders === 0 || !heldBytes.take(bytes, owner)) return this.#overloaded();
     this.#bodyBytes += bytes;
     return null;

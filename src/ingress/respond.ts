@@ -1,21 +1,22 @@
 /**
  * Writes responses: an {@link Outcome} of the journey, or a problem of our own.
  *
- * Owns: the fields Sluice adds, the framing of what is sent, and how a broken response ends.
- * Does not own: cleaning the upstream's fields (`dispatch/`), deciding anything about the call.
- * Invariants: one well-framed response or a closed connection; a cut body is never ended cleanly; the end of the
- * connection is announced when the request's body was not read to its end.
+ * Owns: the fields Sluice adds, the framing of what is sent, backpressure from the client to the upstream, how slowly a client may read,
+ * and how a broken response ends. Does not own: cleaning the upstream's fields (`dispatch/`), deciding anything about the call.
+ * Invariants: one well-framed response or a closed connection; a cut body, or one that is not of its declared length, is never ended
+ * cleanly; the end of the connection is announced when the request's body was not read to its end; afterwards the upstream's body is
+ * either ended or destroyed.
  */
 import type { ServerResponse } from 'node:http';
+import { Readable } from 'node:stream';
 import type { ResponseEnd, Outcome } from '../call.ts';
+import type { CancelTimer, Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { announcesBody } from './body.ts';
+import { fieldMap } from '../field-lines.policy.ts';
 import type { OpenCall } from './connections.ts';
 import { outcomeFraming } from './framing.policy.ts';
-import type { ProblemResponse } from './problem.ts';
-import { knownFields } from './ratelimit-fields.ts';
-import type { ServeParts } from './read-call.ts';
-import { discard, isPlainEventStream, limitUnread, pump, type Streamed } from './response-stream.ts';
+import { knownFields, type ProblemResponse } from './problem.ts';
+import { announcesBody, type ServeParts } from './read-call.ts';
 
 /** The limit of `maxUnreadMs` for responses of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
 const ownUnreadMs = 300_000;
@@ -28,17 +29,41 @@ function endLines(call: OpenCall, { draining }: ServeParts, mustEnd: boolean): s
   return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
 }
 
-/** Resolves when the whole response was handed to the socket, or never will be. */
-const responseEnd = ({ response, gone }: OpenCall): Promise<ResponseEnd> =>
-  new Promise((resolve) => {
-    const onGone = (): void => resolve('client_gone');
-    response.on('finish', () => {
-      gone.removeEventListener('abort', onGone);
-      resolve('complete');
-    });
-    if (gone.aborted) onGone();
-    else gone.addEventListener('abort', onGone);
+/** Up to this many bytes are copied rather than written beside the head. */
+const smallBytes = 8 * 1024;
+
+/**
+ * Ends the response with its last bytes; `null` = nothing more. Resolves when all of it was handed to the socket, or never will be. Node
+ * puts a string of one byte per character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
+ */
+async function finish(
+  call: OpenCall,
+  last: Buffer | null,
+  maxUnreadMs: number,
+  parts: ServeParts,
+): Promise<ResponseEnd> {
+  const { response, gone } = call;
+  const { promise: ended, resolve } = Promise.withResolvers<ResponseEnd>();
+  const onGone = (): void => resolve('client_gone');
+  if (gone.aborted) onGone();
+  else gone.addEventListener('abort', onGone);
+  response.on('finish', () => {
+    gone.removeEventListener('abort', onGone);
+    resolve('complete');
   });
+  if (bodyUnread(call)) {
+    if (last === null) response.flushHeaders();
+    else response.write(last);
+    await linger(call, parts);
+    response.end();
+  } else if (last === null) response.end();
+  else if (last.length > smallBytes) response.end(last);
+  else response.end(last.toString('latin1'), 'latin1');
+  // Nothing waits in this process of almost all responses. Node's timer begins anew with whatever the client takes.
+  if (response.writableLength > 0)
+    response.setTimeout(maxUnreadMs, () => response.req.socket.resetAndDestroy());
+  return ended;
+}
 
 /**
  * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
@@ -49,10 +74,7 @@ const linger = (
   { clock, connections, lingerMs }: ServeParts,
 ): Promise<void> =>
   new Promise((resolve) => {
-    if (gone.aborted) {
-      resolve();
-      return;
-    }
+    if (gone.aborted) return resolve();
     connections.lingers(connection);
     const done = (): void => {
       cancel();
@@ -65,59 +87,112 @@ const linger = (
     gone.addEventListener('abort', done);
   });
 
-/** What ends a response; `null` = nothing more. */
-interface LastBytes {
-  readonly last: Buffer | null;
-  readonly maxUnreadMs?: number;
-}
-
-/** Up to this many bytes are copied rather than written beside the head. */
-const smallBytes = 8 * 1024;
-
 /**
- * Ends the response with its last bytes, lingering first where the request was not read. Node puts a string of one byte per
- * character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
+ * Ends a connection whose response broke in the middle, so that the client cannot take it for whole. Without framing the end of the
+ * connection is the end of the body: only a reset shows the difference. One that the client holds back is reset, too: closed with the
+ * rest in the system's buffer, it would stay for as long as the client takes to read that.
  */
-async function finish(
-  call: OpenCall,
-  { last, maxUnreadMs = ownUnreadMs }: LastBytes,
-  parts: ServeParts,
-): Promise<ResponseEnd> {
-  const { response } = call;
-  const ended = responseEnd(call);
-  if (bodyUnread(call)) {
-    if (last === null) response.flushHeaders();
-    else response.write(last);
-    await linger(call, parts);
-    response.end();
-  } else if (last === null) response.end();
-  else if (last.length > smallBytes) response.end(last);
-  else response.end(last.toString('latin1'), 'latin1');
-  // Nothing waits in this process of almost all responses.
-  if (response.writableLength > 0) limitUnread(response, maxUnreadMs);
-  return ended;
-}
-
-/** Ends a connection whose response broke in the middle, so that the client cannot take it for whole. */
 function breakOff(response: ServerResponse, framed: boolean): void {
-  // Without framing the end of the connection is the end of the body: only a reset shows the difference.
   const end = (): void => {
-    if (framed) response.socket?.destroy();
+    if (framed && !response.writableNeedDrain) response.socket?.destroy();
     else response.socket?.resetAndDestroy();
   };
   if (response.socket === null) response.once('socket', end);
   else end();
 }
 
-async function stream(call: OpenCall, streamed: Streamed, parts: ServeParts): Promise<ResponseEnd> {
-  const { body, declaredBytes, maxUnreadMs } = streamed;
-  const { response } = call;
-  // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
-  if (body.readableLength === 0) response.flushHeaders();
-  const end = await pump(call, streamed, parts.clock);
-  if (end === 'complete') return finish(call, { last: null, maxUnreadMs }, parts);
-  if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
-  return end;
+export interface Streamed {
+  readonly body: Readable;
+  /** Length promised in the head, bytes; `null` = none. */
+  readonly declaredBytes: number | null;
+  /** A client that does not take within this time all that waits for it (some 64 KiB) counts as gone, milliseconds. */
+  readonly maxUnreadMs: number;
+  /** A body of events gets a comment after so long a silence, milliseconds; `null` = it is passed on as it comes. */
+  readonly commentMs: number | null;
+}
+
+/** Moves an upstream's body to the client, at the client's pace, but does not end the response. */
+export async function pump(
+  { response, gone }: OpenCall,
+  { body, declaredBytes, maxUnreadMs, commentMs }: Streamed,
+  clock: Pick<Clock, 'after'>,
+): Promise<ResponseEnd> {
+  let written = 0;
+  const onGone = (): unknown => body.destroy();
+  if (gone.aborted) onGone();
+  else gone.addEventListener('abort', onGone);
+  const comments = commentMs === null ? null : startComments(commentMs, response, clock);
+  try {
+    for await (const chunk of body as AsyncIterable<Buffer>) {
+      written += chunk.length;
+      comments?.passed(chunk);
+      if (declaredBytes !== null && written > declaredBytes) return 'upstream_cut';
+      if (!response.write(chunk)) await drained(response, body, maxUnreadMs, clock);
+    }
+    return declaredBytes === null || written === declaredBytes ? 'complete' : 'upstream_cut';
+  } catch {
+    return gone.aborted ? 'client_gone' : 'upstream_cut';
+  } finally {
+    comments?.end();
+    gone.removeEventListener('abort', onGone);
+  }
+}
+
+/** Resolves when the client has taken what waits for it, or the body broke. */
+const drained = (
+  response: ServerResponse,
+  body: Readable,
+  maxUnreadMs: number,
+  clock: Pick<Clock, 'after'>,
+): Promise<void> =>
+  new Promise((resolve) => {
+    let cancel: CancelTimer;
+    const limit = (): void => {
+      cancel = clock.after(maxUnreadMs, () =>
+        // Behind another response nothing of it can be read yet.
+        response.socket === null ? limit() : response.socket.resetAndDestroy(),
+      );
+    };
+    const done = (): void => {
+      cancel();
+      response.off('drain', done);
+      body.off('close', done);
+      resolve();
+    };
+    limit();
+    response.on('drain', done);
+    body.on('close', done);
+  });
+
+/** A comment may stand before the first event and after an empty line, which ends one; within an event it would be part of a line. */
+const endsEvent = /(?:^|\n\n|\r\r|\r\n\r\n)$/;
+
+/** Writes a comment whenever the stream was silent for `everyMs` milliseconds, unless it stopped within an event or bytes wait. */
+function startComments(everyMs: number, response: ServerResponse, clock: Pick<Clock, 'after'>) {
+  let tail = '';
+  let cancel: CancelTimer;
+  const wait = (): void => {
+    cancel = clock.after(everyMs, () => {
+      if (endsEvent.test(tail) && !response.writableNeedDrain) response.write(': waiting\n\n');
+      wait();
+    });
+  };
+  wait();
+  return {
+    passed(bytes: Buffer): void {
+      tail = (tail + bytes.toString('latin1', Math.max(0, bytes.length - 4))).slice(-4);
+      cancel();
+      wait();
+    },
+    end: (): void => cancel(),
+  };
+}
+
+/** True for an event stream that anybody can read as it passes. `rawFields`: name and value alternating. */
+function isPlainEventStream(rawFields: readonly string[]): boolean {
+  const fields = fieldMap(rawFields);
+  const isEncoded = !/^\s*(?:identity)?\s*$/i.test(fields.get('content-encoding') ?? '');
+  return !isEncoded && /^\s*text\/event-stream\b/i.test(fields.get('content-type') ?? '');
 }
 
 /**
@@ -129,52 +204,54 @@ export async function writeOutcome(
   outcome: Outcome,
   parts: ServeParts,
 ): Promise<ResponseEnd> {
-  const { body, maxUnreadMs = ownUnreadMs } = outcome;
-  const release = (): void => {
-    if (body !== null && !Buffer.isBuffer(body)) discard(body);
-  };
+  const { body, maxUnreadMs = ownUnreadMs, status, shouldRetry } = outcome;
+  const { request, response } = call;
+  const [stream, whole] = body instanceof Readable ? [body, null] : [null, body];
+  // Stays: an error after the end must not become an uncaught one.
+  stream?.on('error', () => {});
   if (call.gone.aborted) {
-    release();
+    stream?.destroy();
     return 'client_gone';
   }
   const framing = outcomeFraming({
-    method: call.request.method ?? 'GET',
-    status: outcome.status,
+    method: request.method ?? 'GET',
+    status,
     fields: outcome.fields,
-    body: body === null ? 0 : Buffer.isBuffer(body) ? body.length : 'stream',
-    replaced: outcome.shouldRetry === null ? [] : ['x-should-retry'],
+    body: stream === null ? (whole?.length ?? 0) : 'stream',
+    replaced: shouldRetry === null ? [] : ['x-should-retry'],
   });
-  if (framing === null) {
-    release();
-    throw new Refusal('upstream_invalid');
-  }
-  const { fields } = framing;
+  const { fields = [], bodiless = false, declaredBytes = null } = framing ?? {};
   fields.push('Sluice-Request-Id', call.id, ...knownFields(outcome.record, outcome.rateLimit));
   if (outcome.isReplayed === true) fields.push('Sluice-Replayed', 'true');
-  if (outcome.shouldRetry !== null) fields.push('x-should-retry', String(outcome.shouldRetry));
+  if (shouldRetry !== null) fields.push('x-should-retry', String(shouldRetry));
   // HTTP/1.0 has no chunks: without a length the end of the connection is the end of the body.
-  const unframed = call.request.httpVersion === '1.0' && !framing.bodiless && framing.declaredBytes === null;
+  const unframed = request.httpVersion === '1.0' && !bodiless && declaredBytes === null;
   try {
+    if (framing === null) throw new Refusal('upstream_invalid');
     fields.push(...endLines(call, parts, unframed));
-    call.response.writeHead(outcome.status, fields);
+    response.writeHead(status, fields);
   } catch {
     // Node refuses values it will not put on the wire, before any byte of them is there.
-    release();
+    stream?.destroy();
     throw new Refusal('upstream_invalid');
   }
-  if (framing.bodiless) {
+  if (bodiless) {
     // Read, so that the upstream's connection can be used again; whatever is not at its end by then is let go.
-    if (body !== null && !Buffer.isBuffer(body)) body.on('error', () => {}).resume();
-    const end = await finish(call, { last: null, maxUnreadMs }, parts);
-    release();
+    stream?.resume();
+    const end = await finish(call, null, maxUnreadMs, parts);
+    stream?.destroy();
     return end;
   }
-  if (body === null || Buffer.isBuffer(body)) return finish(call, { last: body, maxUnreadMs }, parts);
-  const { declaredBytes } = framing;
+  if (stream === null) return finish(call, whole, maxUnreadMs, parts);
   const { commentMs: wanted = null } = outcome;
   const mayComment = wanted !== null && declaredBytes === null && isPlainEventStream(outcome.fields);
+  // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
+  if (stream.readableLength === 0) response.flushHeaders();
   const commentMs = mayComment ? wanted : null;
-  return stream(call, { body, declaredBytes, maxUnreadMs, commentMs }, parts);
+  const end = await pump(call, { body: stream, declaredBytes, maxUnreadMs, commentMs }, parts.clock);
+  if (end === 'complete') return finish(call, null, maxUnreadMs, parts);
+  if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
+  return end;
 }
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */
@@ -192,5 +269,5 @@ export async function writeProblem(
   }
   for (const name of response.getHeaderNames()) response.removeHeader(name);
   response.writeHead(problem.status, [...problem.fields, ...endLines(call, parts, mustEnd)]);
-  return finish(call, { last: request.method === 'HEAD' ? null : problem.body }, parts);
+  return finish(call, request.method === 'HEAD' ? null : problem.body, ownUnreadMs, parts);
 }

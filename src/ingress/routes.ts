@@ -1,21 +1,85 @@
 /**
- * The fixed routes of the public port.
+ * The fixed routes of the public port, and one call from its request to the end of its response.
  *
- * Owns: which path is which form of call, and that everything else does not exist.
- * Does not own: heads that may not be routed at all (`guard.policy.ts`), and the calls themselves.
- * Invariant: the query is never parsed, and no part of a path is decoded here.
+ * Owns: which path is which form of call, and that everything else does not exist; that every call ends in exactly one response or a
+ * closed connection, and that everything held for it is let go.
+ * Does not own: heads that may not be routed at all (`guard.policy.ts`), the journey of a call (`pipeline.ts`).
+ * Invariants: the query is never parsed, and no part of a path is decoded here; `onEnd` of an outcome is called exactly once; a refusal
+ * becomes its problem document; anything else thrown is a bug, reported to `onBug` once and answered without details.
  */
 import express from 'express';
 import type { Express, NextFunction, Request, Response } from 'express';
-import type { Call, Outcome } from '../call.ts';
+import type { ServerResponse } from 'node:http';
+import type { Call, Outcome, ResponseEnd } from '../call.ts';
+import { Refusal } from '../errors.ts';
+import { OpenCall } from './connections.ts';
 import { openapiOf } from './ports.ts';
-import { ReadCall, type ServeParts } from './read-call.ts';
-import { refuseRequest, serveCall, type RequestRefusal } from './serve-call.ts';
+import { bugResponse, refusalResponse, type RefusedCall } from './problem.ts';
+import { newRequestId, ReadCall, type ServeParts } from './read-call.ts';
+import { writeOutcome, writeProblem } from './respond.ts';
 
 /** The handlers of the routes. */
 export interface RouteHandlers {
   readonly handle: (call: Call) => Promise<Outcome>;
   readonly activity: (call: Call) => Promise<unknown>;
+}
+
+/** The refusal of a request that does not become a call: for its form, or because the process is overloaded. */
+export interface RequestRefusal extends Pick<RefusedCall, 'code' | 'details' | 'status' | 'allow'> {
+  /** True when the connection ends with the response: its framing is in doubt, or the process is overloaded. */
+  readonly mustEnd?: boolean;
+}
+
+/** Answers a request that never becomes a call. */
+export async function refuseRequest(
+  response: ServerResponse,
+  { mustEnd, ...why }: RequestRefusal,
+  parts: ServeParts,
+): Promise<void> {
+  const { connections, random, onRequestRefused } = parts;
+  const open = new OpenCall(connections.on(response.req.socket), response, newRequestId(random));
+  connections.open(open);
+  const problem = refusalResponse({ ...why, requestId: open.id });
+  const { method = '' } = response.req;
+  onRequestRefused({ requestId: open.id, method, status: problem.status, code: why.code });
+  try {
+    await writeProblem(open, problem, parts, mustEnd);
+  } finally {
+    connections.leave(open);
+    connections.openCalls -= 1;
+  }
+}
+
+/** Runs one call through `handle`. Never rejects. */
+async function serveCall(call: ReadCall, handle: RouteHandlers['handle'], parts: ServeParts): Promise<void> {
+  const { connections, onBug } = parts;
+  connections.open(call);
+  try {
+    const outcome = await handle(call);
+    // Stands if writing fails before a byte is out: then the upstream's response was not usable.
+    let end: ResponseEnd = 'upstream_cut';
+    try {
+      end = await writeOutcome(call, outcome, parts);
+    } finally {
+      outcome.onEnd(end);
+    }
+  } catch (error) {
+    // The failure is the client's own leaving, with which a waiting part rejected: there is nobody to answer.
+    if (call.clientGone.aborted && error === call.clientGone.reason) return;
+    const { id: requestId, known, rawFields } = call;
+    if (!(error instanceof Refusal)) onBug(error);
+    const problem =
+      error instanceof Refusal
+        ? refusalResponse({ code: error.code, details: error.details, requestId, known, rawFields })
+        : bugResponse(requestId);
+    await writeProblem(call, problem, parts).catch((bug: unknown) => {
+      onBug(bug);
+      call.response.socket?.destroy();
+    });
+  } finally {
+    connections.leave(call);
+    call.release();
+  }
 }
 
 /** A response of ours. `json`: its body as it is. */
@@ -46,13 +110,11 @@ export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServePar
       request.next = noNext;
       void serveCall(new ReadCall(response, form, parts), handled, parts);
     };
-  const json = async (value: Promise<unknown>): Promise<Outcome> =>
-    jsonOutcome(Buffer.from(JSON.stringify(await value)));
   app.all('/proxy', serve('proxy', handle));
   app.all(/^\/via\/./, serve('via', handle));
   app.get(
     '/activity',
-    serve('activity', (call) => json(activity(call))),
+    serve('activity', async (call) => jsonOutcome(Buffer.from(JSON.stringify(await activity(call))))),
   );
   app.get(
     '/openapi.json',

@@ -79,22 +79,20 @@ test.each(['data', 'admin'] as const)(
 );
 
 test('the admin document has every route of the port but the files of the page', () => {
-  const admin = createAdminServer({
-    host: '127.0.0.1',
-    port: 0,
-    adminNames: [],
-    adminToken: null,
+  let routed: string[] = [];
+  createAdminServer({
+    settings: { adminHost: '127.0.0.1', adminPort: 0, adminNames: [], adminToken: null },
     readiness: () => ({ isDraining: false, trouble: null, contact: { kind: 'reached' } }),
     metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
     activity: () => Promise.resolve(null),
-    routes: [
-      (app) => addControlRoutes(app, { upstreams: () => [], open: no, pause: no, resume: no }, () => {}),
-    ],
+    addRoutes(app) {
+      addControlRoutes(app, { upstreams: () => [], open: no, pause: no, resume: no }, () => {});
+      routed = app.router.stack.flatMap(({ route }) => (route === undefined ? [] : [route.path]));
+    },
     onBug: () => {},
   });
-  const routed = admin.app.router.stack.flatMap(({ route }) => (route === undefined ? [] : [route.path]));
   const named = routed.map((path) => path.replace(/:(\w+)/g, '{$1}'));
-  expect([...new Set([...named, '/calls', '/page/events', '/recording'])].toSorted()).toEqual(
+  expect([...new Set([...named, '/', '/calls', '/page/events', '/recording'])].toSorted()).toEqual(
     Object.keys(documents.admin.paths).toSorted(),
   );
 });

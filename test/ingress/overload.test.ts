@@ -4,11 +4,9 @@ import {
   checkEveryMs,
   noLoad,
   relievedInMs,
-  roomInMs,
-  sustainedLoad,
   type Load,
   type LoadSample,
-} from '../../src/ingress/overload.policy.ts';
+} from '../../src/ingress/overload.ts';
 
 const bounds = { maxEventLoopDelayMs: 100, maxMemoryRatio: 0.8 };
 const late = (delayMs: number): LoadSample => ({ delayMs, memoryRatio: 0.1 });
@@ -36,7 +34,7 @@ describe('shedding by load', () => {
   test('names the memory where that is fuller, and says the load that stands', () => {
     const load = after([...times(5, full(0.9)), full(0.85)]);
     expect(load.cause).toBe('memory');
-    expect(sustainedLoad(load)).toEqual({ delayMs: 0, memoryRatio: 0.85 });
+    expect(load.sustained).toEqual({ delayMs: 0, memoryRatio: 0.85 });
   });
 
   test('stays as it is just below the bound, and ends by itself well below it, when it said', () => {
@@ -48,14 +46,4 @@ describe('shedding by load', () => {
     expect(relieved.share).toBeCloseTo(0);
     expect(after(times(steps - 5, late(0)), loaded).share).toBeGreaterThan(0);
   });
-});
-
-test.each([
-  // 9 calls ended in 5 s and one more ends now: one place each half second.
-  [{ ended: 9, refused: 1, overMs: 5_000 }, 1_000],
-  [{ ended: 9, refused: 8, overMs: 5_000 }, 4_000],
-  [{ ended: 0, refused: 1, overMs: 5_000 }, 5_000],
-  [{ ended: 1, refused: 5_000, overMs: 5_000 }, 60_000],
-])('a client refused at a counted bound (%j) is given %d ms until it may come again', (turnover, ms) => {
-  expect(roomInMs(turnover)).toBe(ms);
 });

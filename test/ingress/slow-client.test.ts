@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 import { afterEach, expect, test } from '@jest/globals';
 import { CallAbort } from '../../src/call-abort.ts';
 import type { OpenCall } from '../../src/ingress/connections.ts';
-import { pump } from '../../src/ingress/response-stream.ts';
+import { pump } from '../../src/ingress/respond.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { until } from '../support/until.ts';
 
@@ -41,21 +41,15 @@ async function begin(maxUnreadMs: number) {
   return { clock, client, body, ended: ended.promise };
 }
 
-test.each([
-  [60_000, 60_000],
-  [100, 30_000],
-])(
-  'with a limit of %i ms it is cut off when it has not read in %i ms what waits for it, a few bytes or none',
-  async (maxUnreadMs, expectedMs) => {
-    const { clock, client, body, ended } = await begin(maxUnreadMs);
-    client.once('readable', () => client.read(5));
-    clock.advance(expectedMs - 1);
-    expect(body.destroyed).toBe(false);
-    clock.advance(1);
-    expect(await ended).toBe('client_gone');
-    expect([body.destroyed, clock.waiting]).toEqual([true, 0]);
-  },
-);
+test('it is cut off when it has not read within its limit what waits for it', async () => {
+  const { clock, client, body, ended } = await begin(60_000);
+  client.once('readable', () => client.read(5));
+  clock.advance(59_999);
+  expect(body.destroyed).toBe(false);
+  clock.advance(1);
+  expect(await ended).toBe('client_gone');
+  expect([body.destroyed, clock.waiting]).toEqual([true, 0]);
+});
 
 test('one that goes on reading in time is not cut off', async () => {
   const { clock, client, body, ended } = await begin(60_000);
