@@ -49,7 +49,7 @@ export function createGateway(options: PartsOptions & { readonly settings: Setti
     /** Takes over new settings, which all calls see at once; waiting calls whose key is gone are refused. */
     reload(next: Settings): void {
       current = createRuntime(next, options, current.egress.pools);
-      credentials.reload(next.upstreams, current.sources);
+      credentials.reload(next.upstreams);
       telemetry.reload(next);
       recheckKeys();
       admission.reload(({ workspaceId, subject, admission: { lane } }) => {

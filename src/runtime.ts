@@ -6,7 +6,6 @@ import { LRUCache } from 'lru-cache';
 import { injectedFields } from './auth/authenticate.ts';
 import { keyIndexOf } from './auth/keyring.ts';
 import type { Settings } from './config/settings.ts';
-import { SourceNames } from './credentials/credentials.ts';
 import type { AgentParts } from './dispatch/agents.ts';
 import { createPools, type PoolsByUpstream } from './dispatch/dispatcher.ts';
 import { createRouteFinder } from './target/route.ts';
@@ -17,17 +16,13 @@ export type Egress = Runtime['egress'];
 
 /** @param former pools of the runtime before it, which go on where they fit. @throws Error where a file of certificates cannot be read */
 export function createRuntime(settings: Settings, agents: AgentParts, former?: PoolsByUpstream) {
-  const { upstreams, workspaces } = settings;
+  const { upstreams } = settings;
   const credentialFields = injectedFields(settings);
-  const sources = new SourceNames(upstreams);
-  for (const workspace of workspaces.values()) sources.addOf(workspace);
   return {
     settings,
     keys: keyIndexOf(settings),
     /** Lower-case names of the fields in which credentials are sent to upstreams. A client may send its API key in one of them. */
     credentialFields,
-    /** The sources of all credentials. */
-    sources,
     /** True when the credential that stands for this quota is injected into calls of several workspaces. */
     isShared: sharedCredentials(settings),
     egress: {

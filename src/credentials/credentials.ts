@@ -7,19 +7,13 @@
  * Keeps: no secret and no token is logged, counted, or part of a failure.
  */
 import type { Clock, Random } from '../clock.ts';
-import type {
-  CredentialSource,
-  Settings,
-  UpstreamCredential,
-  UpstreamSettings,
-  WorkspaceSettings,
-} from '../config/settings.ts';
+import type { CredentialSource, Settings, UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
 import { FileWatch } from '../file-watch.ts';
 import type { CreateMap } from '../replicated/shared-map.ts';
 import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { ChangingSource, type CredentialState } from './changing-source.ts';
-import { RefreshGrants } from './refresh-grant.ts';
+import { RefreshGrant } from './refresh-grant.ts';
 import { fetchForAll, sharedName, tokenIn, type SharedToken } from './shared-tokens.ts';
 import { clientCredentials, type FetchToken, type SendTokenRequest } from './token-endpoint.ts';
 import { readCredential } from './token-file.ts';
@@ -49,16 +43,20 @@ interface Kept {
   /** Names of the upstreams that it is sent to. */
   readonly upstreams: Set<string>;
   readonly close: () => void;
+  /** Since the last reload. */
+  isUsed: boolean;
   /** Name under which replicas share the token; `null` = it is not shared. */
   readonly sharedName: string | null;
 }
 
 export class Credentials {
   readonly #parts: CredentialParts;
-  /** Refresh tokens in their files. */
-  readonly #refreshGrants: RefreshGrants;
-  /** Fetches at the endpoint, for this replica alone, and for all of them. */
-  readonly #fetch: FetchToken;
+  /**
+   * The grants of this process, by the file that keeps their refresh token. A grant exists longer than a source, because a reload must not
+   * lose an exchange that is under way or a grant that could not be saved.
+   */
+  readonly #grants = new Map<string, RefreshGrant>();
+  /** Fetches at the endpoint for all replicas; `null` = there are no others. */
   readonly #fetchForAll: FetchToken | null;
   /** Sources by their `sourceKey`. The keys contain secrets, and stay in memory. */
   readonly #kept = new Map<string, Kept>();
@@ -66,12 +64,9 @@ export class Credentials {
   #isClosed = false;
 
   constructor(parts: CredentialParts) {
-    const { clock, createMap, send, settings } = parts;
+    const { clock, createMap, settings } = parts;
     const { labelKey } = settings.privacy;
     this.#parts = parts;
-    this.#refreshGrants = new RefreshGrants(parts);
-    const fetch = this.#refreshGrants.fetcher(clientCredentials(clock, send));
-    this.#fetch = fetch;
     const map = createMap?.<SharedToken>({
       name: 'token.3',
       onChange: (name, entry) => {
@@ -80,8 +75,9 @@ export class Credentials {
           if (token !== null && kept.sharedName === name) kept.source.storedElsewhere(token);
       },
     });
-    this.#fetchForAll = map === undefined ? null : fetchForAll({ ...parts, labelKey, map, fetch });
-    this.reload(settings.upstreams, new SourceNames(settings.upstreams));
+    this.#fetchForAll =
+      map === undefined ? null : fetchForAll({ ...parts, labelKey, map, fetch: this.#fetch });
+    this.reload(settings.upstreams);
   }
 
   /** The value to send now. Asking for one that is not there begins to fetch it. */
@@ -109,16 +105,15 @@ export class Credentials {
     });
   }
 
-  /**
-   * Takes over new settings: sources of none of `used` end, and credentials of upstreams are fetched before the first call.
-   * @param used the sources of these settings
-   */
-  reload(upstreams: Settings['upstreams'], used: SourceNames): void {
+  /** Takes over new settings: sources that nobody has used since the settings before end, and credentials of upstreams are fetched. */
+  reload(upstreams: Settings['upstreams']): void {
     for (const [key, kept] of this.#kept) {
       for (const name of kept.upstreams) if (!upstreams.has(name)) kept.upstreams.delete(name);
-      if (used.has(key)) continue;
-      kept.close();
-      this.#kept.delete(key);
+      if (!kept.isUsed) {
+        kept.close();
+        this.#kept.delete(key);
+      }
+      kept.isUsed = false;
     }
     for (const upstream of upstreams.values())
       if (upstream.credential !== null) this.now({ credential: upstream.credential, upstream });
@@ -129,7 +124,22 @@ export class Credentials {
     this.#isClosed = true;
     for (const kept of this.#kept.values()) kept.close();
     this.#kept.clear();
-    await this.#refreshGrants.close();
+    await Promise.all([...this.#grants.values()].map((grant) => grant.close()));
+  }
+
+  /** Fetches at the endpoint, for this replica alone. */
+  readonly #fetch: FetchToken = (input) => {
+    const { refreshTokenFile } = input.client;
+    const { clock, send } = this.#parts;
+    return refreshTokenFile === null
+      ? clientCredentials(clock, send)(input)
+      : this.#grantIn(refreshTokenFile).fetch(input);
+  };
+
+  #grantIn(path: string): RefreshGrant {
+    const grant = this.#grants.get(path) ?? new RefreshGrant({ ...this.#parts, path });
+    this.#grants.set(path, grant);
+    return grant;
   }
 
   #sourceOf(source: Changing, upstream: UpstreamSettings): ChangingSource {
@@ -142,6 +152,7 @@ export class Credentials {
       if (this.#isClosed) kept.close();
       else this.#kept.set(key, kept);
     }
+    kept.isUsed = true;
     kept.upstreams.add(upstream.name);
     return kept.source;
   }
@@ -164,7 +175,7 @@ export class Credentials {
     });
     // A refresh token that somebody writes into its file is used at once where the one before had failed.
     const onGrantCheck = async (path: string): Promise<void> => {
-      if ((await this.#refreshGrants.of(path).hasChanged()) && made.isFailing) made.retry();
+      if ((await this.#grantIn(path).hasChanged()) && made.isFailing) made.retry();
     };
     const path = source.kind === 'file' ? source.path : source.client.refreshTokenFile;
     const onCheck = (): void => (client === null ? made.retry() : void onGrantCheck(path ?? ''));
@@ -172,6 +183,7 @@ export class Credentials {
     return {
       source: made,
       upstreams,
+      isUsed: true,
       sharedName: client === null || forAll === null ? null : sharedName(settings.privacy.labelKey, client),
       close: () => {
         watch?.close();
@@ -207,28 +219,4 @@ function sourceKey(source: Changing, { allowPrivateAddresses, caFile }: Upstream
       ? [kind, prefix, source.path]
       : [kind, prefix, source.client, allowPrivateAddresses, caFile],
   );
-}
-
-/** Names of the sources of these settings' upstreams; those of workspaces are added one by one. */
-export class SourceNames {
-  readonly #names = new Set<string>();
-  readonly #upstreams: Settings['upstreams'];
-
-  constructor(upstreams: Settings['upstreams']) {
-    this.#upstreams = upstreams;
-    for (const upstream of upstreams.values()) this.#add(upstream.credential, upstream);
-  }
-
-  addOf({ credentials }: WorkspaceSettings): void {
-    for (const [name, credential] of credentials) this.#add(credential, this.#upstreams.get(name));
-  }
-
-  has(name: string): boolean {
-    return this.#names.has(name);
-  }
-
-  #add(credential: UpstreamCredential | null, upstream: UpstreamSettings | undefined): void {
-    if (credential === null || upstream === undefined || credential.source.kind === 'value') return;
-    this.#names.add(sourceKey(credential.source, upstream));
-  }
 }

@@ -11,7 +11,7 @@
 import { delay, type Clock, type Random } from '../clock.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { noToken, readRefreshToken, readToken, tokenRequest } from './token-endpoint.ts';
-import type { Fetched, FetchToken, SendTokenRequest, TokenFetch } from './token-endpoint.ts';
+import type { Fetched, SendTokenRequest, TokenFetch } from './token-endpoint.ts';
 import { FileLock, grantText, readTokenFile, replaceTokenFile, usableAccess } from './token-file.ts';
 import type { ReadFile, StoredGrant } from './token-file.ts';
 
@@ -21,7 +21,7 @@ const lockCheckMs = 50;
 /** A response that nobody reads may be the only one that names the next refresh token. */
 const { signal: never } = new AbortController();
 
-export interface RefreshGrantParts {
+interface RefreshGrantParts {
   readonly path: string;
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;
@@ -155,35 +155,3 @@ export class RefreshGrant {
 
 const endedName = ({ client }: RenewalInput, { refreshToken }: StoredGrant): string =>
   JSON.stringify([client, refreshToken]);
-
-/**
- * The grants of one process, by the file that keeps their refresh token. A grant exists longer than a source of tokens, because a
- * reload must not lose an exchange that is under way or a grant that could not be saved.
- */
-export class RefreshGrants {
-  readonly #parts: Omit<RefreshGrantParts, 'path'>;
-  readonly #grants = new Map<string, RefreshGrant>();
-
-  constructor(parts: Omit<RefreshGrantParts, 'path'>) {
-    this.#parts = parts;
-  }
-
-  of(path: string): RefreshGrant {
-    const grant = this.#grants.get(path) ?? new RefreshGrant({ ...this.#parts, path });
-    this.#grants.set(path, grant);
-    return grant;
-  }
-
-  /** Fetches by the refresh token of clients that have one, and by `otherwise` for all others. */
-  fetcher(otherwise: FetchToken): FetchToken {
-    return (input) => {
-      const { refreshTokenFile } = input.client;
-      return refreshTokenFile === null ? otherwise(input) : this.of(refreshTokenFile).fetch(input);
-    };
-  }
-
-  /** Resolves when no exchange is under way any more and every grant that can be saved is saved. */
-  async close(): Promise<void> {
-    await Promise.all([...this.#grants.values()].map((grant) => grant.close()));
-  }
-}
