@@ -12,7 +12,6 @@
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
-import { CallAbort } from '../src/call-abort.ts';
 import { systemClock, systemRandom } from '../src/clock.ts';
 import { repeatKeyOf, type RepeatInput } from '../src/journey/repeat-key.ts';
 import type { MakeCall } from '../src/repeats/repeats.ts';
@@ -34,7 +33,7 @@ const withoutRepeats: readonly (readonly [file: string, text: RegExp, instead: s
   [
     'src/parts.ts',
     /recorded\(aroundRepeats\(repeats\)/,
-    'recorded((made, forward) => forward(made, made.call.clientGone)',
+    'recorded((made, forward) => forward(made, { signal: made.call.clientGone })',
   ],
 ];
 
@@ -115,7 +114,7 @@ async function ownUs(): Promise<number> {
     fields,
   };
   const input = { ...plain, labelKey: 'of a benchmark', account: 'a' };
-  const clientGone = new CallAbort();
+  const clientGone = new AbortController().signal;
   const response = Promise.resolve({ kind: 'answered' });
   const make = (() => response) as unknown as MakeCall;
   const times = 1_000_000;
@@ -131,10 +130,10 @@ async function ownUs(): Promise<number> {
     fieldsFor: () => [],
     retain: () => () => {},
   };
-  const past = (): Promise<unknown> => make(clientGone, 0);
+  const past = (): Promise<unknown> => make({ signal: clientGone }, 0);
   const through = (): Promise<unknown> => {
     const key = repeatKeyOf(input as unknown as RepeatInput);
-    return key === null ? make(clientGone, 0) : repeats.run({ ...incoming, key }, make);
+    return key === null ? make({ signal: clientGone }, 0) : repeats.run({ ...incoming, key }, make);
   };
   const us: number[] = [];
   for (let round = 0; round < 5; round += 1) us.push((await timed(through)) - (await timed(past)));

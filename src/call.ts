@@ -2,7 +2,6 @@
  * Shared vocabulary of a call's journey, types only. ARCHITECTURE.md describes the journey that uses these words.
  */
 import type { Readable } from 'node:stream';
-import type { CallSignal } from './call-abort.ts';
 import type { HeldBy, LimitRefusal } from './errors.ts';
 import type { BucketKey } from './ids.ts';
 import type { ProviderError } from './provider-error.policy.ts';
@@ -29,7 +28,7 @@ export interface Call {
   /** Field lines as received, name and value alternating (Node's `rawHeaders`). */
   readonly rawFields: readonly string[];
   /** Aborted when the client's connection is gone. */
-  readonly clientGone: CallSignal;
+  readonly clientGone: AbortSignal;
   /**
    * The whole request body, to be read once (only then is `100 Continue` sent).
    * The bytes count for `owner`, the id of the calling workspace: one may hold half of what the process may.
@@ -285,8 +284,10 @@ export interface CallFacts {
 /** How the response to the client ended: all of it sent, the client left, or the upstream broke off in the middle. */
 export type ResponseEnd = 'complete' | 'client_gone' | 'upstream_cut';
 
-/** All clients that wait for a call's response, as one signal. It aborts when none is left, which ends the call. */
-export interface Audience extends CallSignal {
+/** All clients that wait for a call's response. */
+export interface Audience {
+  /** Aborts when none is left, which ends the call. */
+  readonly signal: AbortSignal;
   /** False once no client's API key is valid any more. Absent: the key of the call itself is asked. */
   stillValid?(): boolean;
   /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */

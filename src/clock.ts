@@ -5,7 +5,6 @@
  * or draws a random number.
  */
 import { randomBytes } from 'node:crypto';
-import type { CallSignal } from './call-abort.ts';
 
 /** Cancels a timer; calling it twice, or after the timer fired, does nothing. */
 export type CancelTimer = () => void;
@@ -20,7 +19,7 @@ export interface Clock {
 }
 
 /** Resolves after `ms` milliseconds, or when the signal aborts. */
-export const delay = (clock: Clock, ms: number, signal: CallSignal): Promise<void> =>
+export const delay = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
     if (signal.aborted) {
       resolve();

@@ -129,7 +129,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     const { callRecord, repeatKey: key, request, call } = prepared;
     if (recorder?.isRecording === true)
       callRecord.recording = recorder.arrived(prepared, () => joinedBucketOf(request) ?? request.admission);
-    if (key === null) return forward(prepared, call.clientGone);
+    if (key === null) return forward(prepared, { signal: call.clientGone });
     const { arrivedAt, stillValid } = request;
     return repeats.run(
       {

@@ -89,14 +89,14 @@ export class Pipeline {
     return prepared;
   }
 
-  /** From the lane to the response. Ends when `audience` aborts: no client waits for the response any more. */
+  /** From the lane to the response. Ends when `audience` is gone: no client waits for the response any more. */
   readonly #forward: Forward = async (prepared, audience) => {
     const progress: Progress = { attempts: 0, absorbed: 0, history: {}, refusedAt: null };
     const checks = new SendChecks(this.#checks, prepared);
     let ticket: Ticket | null = null;
     try {
       await checks.mayEnter();
-      ticket = await this.#parts.admission.enter(prepared.request, audience);
+      ticket = await this.#parts.admission.enter(prepared.request, audience.signal);
       for (;;) {
         prepared.callRecord.queued();
         const lease = await ticket.whenGranted();
@@ -106,10 +106,10 @@ export class Pipeline {
         audience.moved?.('upstream');
         const traceparent = prepared.callRecord.sent();
         const { lane } = lease.grant;
-        const attempt: Attempt = { prepared, ...permission, traceparent, lane, signal: audience };
+        const attempt: Attempt = { prepared, ...permission, traceparent, lane, signal: audience.signal };
         const result = await this.#attempts.send(attempt);
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
-        const remainingMs = audience.aborted ? 0 : ticket.remainingMs();
+        const remainingMs = audience.signal.aborted ? 0 : ticket.remainingMs();
         const isCredentialRenewed = await checks.learn(result);
         const decision = this.#attempts.judge(prepared, result, {
           ...progress,
@@ -130,11 +130,11 @@ export class Pipeline {
       }
     } catch (thrown) {
       const reason = checks.reasonOf(thrown);
-      const isReserving = prepared.request.reserving !== undefined && !audience.aborted;
+      const isReserving = prepared.request.reserving !== undefined && !audience.signal.aborted;
       const failure = isReserving ? await this.#parts.admission.reserve(prepared.request, reason) : reason;
       prepared.callRecord.held = ticket?.held() ?? [];
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
-      if (!audience.aborted) {
+      if (!audience.signal.aborted) {
         const { ceilings, admission } = this.#parts;
         const would = (await ticket?.would()) ?? null;
         prepared.callRecord.would = would;

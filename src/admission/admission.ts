@@ -10,7 +10,6 @@
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
-import type { CallSignal } from '../call-abort.ts';
 import { keyEnded, Refusal } from '../errors.ts';
 import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
@@ -99,7 +98,7 @@ export class AdmissionQueue {
    * Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. A call that is
    * only observed is never refused, and may be sent at once.
    */
-  enter(asked: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
+  enter(asked: AdmissionRequest, clientGone: AbortSignal): Promise<Ticket> {
     const request = present(asked, this.#parts.limiter);
     if (request.mode === 'enforce') return this.#enterLane(this.#registry.enter(request, clientGone));
     return Promise.resolve(

@@ -10,7 +10,6 @@
  * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
  * (9, 10); a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
-import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { keyEnded, Refusal } from '../errors.ts';
@@ -71,7 +70,7 @@ export const handedIn = new Error('a ticket was used after it was handed in');
 export class QueuedCall implements Ticket {
   /** As configuration has it now: replaced by a reload. */
   request: AdmissionRequest;
-  readonly clientGone: CallSignal;
+  readonly clientGone: AbortSignal;
   /** Replaced where its bucket is joined into another one. */
   lane: LaneView;
   /** When its own wait ends. Monotonic milliseconds. */
@@ -99,7 +98,7 @@ export class QueuedCall implements Ticket {
   readonly #clock: Clock;
   readonly #registry: WaitRegistry;
 
-  constructor(request: AdmissionRequest, clientGone: CallSignal, lane: LaneView, registry: WaitRegistry) {
+  constructor(request: AdmissionRequest, clientGone: AbortSignal, lane: LaneView, registry: WaitRegistry) {
     const { clock } = registry;
     const now = clock.monotonic();
     this.request = request;
@@ -227,17 +226,11 @@ const maxReckoned = 20_000;
 
 const always = (): boolean => true;
 /** The client of a ticket whose call has left already. */
-const nobody: CallSignal = {
-  aborted: false,
-  reason: undefined,
-  throwIfAborted() {},
-  addEventListener() {},
-  removeEventListener() {},
-};
+const nobody = new AbortController().signal;
 
 /** Whose call it is that limits do not hold. */
 export interface ObservedCaller {
-  readonly audience: CallSignal;
+  readonly audience: AbortSignal;
   /** False once the key of the call is not valid any more. */
   readonly stillValid: () => boolean;
 }
@@ -269,7 +262,7 @@ export class WaitRegistry {
   }
 
   /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
-  enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
+  enter(request: AdmissionRequest, clientGone: AbortSignal): QueuedCall {
     const lane = this.#lanes.of(request);
     lane.calls += 1;
     lane.entered = { calls: lane.enteredUntil(lane.usedAt) + 1, at: lane.usedAt };
@@ -340,7 +333,7 @@ export class WaitRegistry {
    */
   enterObserved(
     request: AdmissionRequest,
-    audience: CallSignal,
+    audience: AbortSignal,
     enterLane: (call: QueuedCall) => Promise<unknown>,
   ): QueuedCall {
     const { stillValid } = request;

@@ -1,5 +1,4 @@
 /** Sends calls, one attempt at a time, and the pools of connections that they use. A resend goes through admission again. */
-import type { CallSignal } from '../call-abort.ts';
 import type { Call, CallBody, Caller, Feedback, InjectedField, ResponseHead, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
@@ -34,7 +33,7 @@ export interface Sending {
   /** The lane whose order of sending is kept. */
   readonly lane: string;
   /** Ends the exchange: nobody wants the response any more. */
-  readonly signal: CallSignal;
+  readonly signal: AbortSignal;
 }
 
 /** What the sendings to one upstream share, with the settings that it was made of. */

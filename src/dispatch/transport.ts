@@ -12,7 +12,6 @@ import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
 import type { UpstreamResponse } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
 import { ShortLived } from '../short-lived.ts';
@@ -33,7 +32,7 @@ export interface TransportAttempt {
   readonly body: Buffer | null;
   readonly timeouts: UpstreamTimeouts;
   /** Ends the exchange at once, in every phase, body included. */
-  readonly signal: CallSignal;
+  readonly signal: AbortSignal;
   /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
   /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */

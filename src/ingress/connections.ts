@@ -9,7 +9,6 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import { CallAbort } from '../call-abort.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { OverloadBound } from '../errors.ts';
 
@@ -20,14 +19,20 @@ export class OpenCall {
   readonly response: ServerResponse;
   /** `Sluice-Request-Id`. */
   readonly id: string;
+  readonly #leaving = new AbortController();
   /** Aborted when the client's connection is gone. */
-  readonly gone = new CallAbort();
+  readonly gone = this.#leaving.signal;
 
   constructor(connection: Connection, response: ServerResponse, id: string) {
     this.connection = connection;
     this.request = response.req;
     this.response = response;
     this.id = id;
+  }
+
+  /** The client's connection is gone. */
+  leave(): void {
+    this.#leaving.abort();
   }
 }
 
@@ -87,7 +92,7 @@ export class Connection {
 
   /** The client can no longer receive: aborts every call whose response is not already on its way as a whole. */
   readonly abandon = (): void => {
-    for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
+    for (const call of this.calls) if (!call.response.writableEnded) call.leave();
   };
 
   leave(call: OpenCall): void {
@@ -189,7 +194,7 @@ export class Connections {
     connection.calls = connection.calls.concat(call);
     this.#idleStrangers.delete(connection);
     this.openCalls += 1;
-    if (call.request.socket.destroyed) call.gone.abort();
+    if (call.request.socket.destroyed) call.leave();
   }
 
   /** Nothing more happens on the connection than that the rest of a refused request is thrown away. */
@@ -215,6 +220,6 @@ export class Connections {
   #forget(connection: Connection): void {
     this.#known.delete(connection.socket);
     this.#idleStrangers.delete(connection);
-    for (const call of connection.calls) call.gone.abort();
+    for (const call of connection.calls) call.leave();
   }
 }

@@ -67,7 +67,7 @@ function retire(connections: Connections, socket: Socket): boolean {
   // The call whose body was being received when the parser gave up.
   const broken = newest?.request.complete === false ? newest : null;
   const begun = broken?.response.headersSent ?? false;
-  broken?.gone.abort();
+  broken?.leave();
   if (!socket.writable || socket.bytesRead === 0) {
     socket.destroy();
     return false;

@@ -9,7 +9,6 @@
  * because its response cannot be read; one without a key has nothing that forbids it, and is made again.
  */
 import { deserialize, serialize } from 'node:v8';
-import type { CallSignal } from '../call-abort.ts';
 import { delay, type Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { MemoryMap, anybody, change } from '../replicated/shared-map.ts';
@@ -124,7 +123,7 @@ export class Claims {
    */
   async find(
     key: RepeatKey,
-    signal: CallSignal,
+    signal: AbortSignal,
   ): Promise<ResponseGiven | { readonly kind: 'make'; readonly arrivedAt: number | null }> {
     for (let free: Entry<Claim> | null = null; ;) {
       const claimed: PutReply<Claim> = await this.#put(key, { kind: 'held' }, heldMs, free?.owner);
@@ -146,7 +145,7 @@ export class Claims {
    * The response of the call with this name, which another replica makes or has made; `null` = there is none to wait for.
    * @throws as {@link find}
    */
-  async ofAnother(key: RepeatKey, signal: CallSignal): Promise<ResponseGiven | null> {
+  async ofAnother(key: RepeatKey, signal: AbortSignal): Promise<ResponseGiven | null> {
     const found = await this.#waitFor(key, signal, await this.#claims.read(entryOf(key)));
     return found?.kind === 'response' ? found : null;
   }
@@ -154,7 +153,7 @@ export class Claims {
   /** Waits for the result of a call while another replica makes it. Resolves with its entry, or `null`, where the call may be made. */
   async #waitFor(
     key: RepeatKey,
-    signal: CallSignal,
+    signal: AbortSignal,
     first: Reading<Claim>,
   ): Promise<ResponseGiven | Entry<Claim> | null> {
     const { clock } = this.#parts;

@@ -105,7 +105,7 @@ export class Repeats {
   }
 
   close(): void {
-    for (const call of this.#held.values()) call.abort();
+    for (const call of this.#held.values()) call.cut();
     this.#claims.close();
   }
 
@@ -193,13 +193,13 @@ export class Repeats {
     this.#held.set(key.name, call);
     call.begin(async (audience) => {
       if (key.marker === 'key') {
-        const found = await this.#claims.find(key, audience);
+        const found = await this.#claims.find(key, audience.signal);
         if (found.kind === 'response') return this.#given(key, found.response, found.isReplayed);
         if (found.arrivedAt !== null) position = positionAt(found.arrivedAt);
       } else if (left !== null && left.name !== null) {
         const kept = this.#kept.find(key.name)?.response ?? 'too_large';
         if (kept !== 'too_large') return this.#given(key, kept, true);
-        const found = await this.#claims.ofAnother(key, audience);
+        const found = await this.#claims.ofAnother(key, audience.signal);
         if (found !== null) return this.#given(key, found.response, found.isReplayed);
       }
       isMade = true;

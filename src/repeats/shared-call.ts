@@ -12,7 +12,6 @@
  */
 import { finished, PassThrough, Readable } from 'node:stream';
 import type { Audience, Outcome, ResponseEnd } from '../call.ts';
-import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { keyEnded, Refusal } from '../errors.ts';
 import type { KeptBody } from './kept-responses.ts';
@@ -24,7 +23,7 @@ const graceMs = 10_000;
 
 /** A client that waits for the response. */
 export interface Client {
-  readonly clientGone: CallSignal;
+  readonly clientGone: AbortSignal;
   /** False once the API key with which this client called is not valid any more. */
   readonly stillValid: () => boolean;
 }
@@ -50,7 +49,9 @@ export interface SharedCallParts {
   readonly onEnded: (ended: CallResult) => void;
 }
 
-export class SharedCall extends CallAbort implements Audience {
+export class SharedCall implements Audience {
+  readonly #ending = new AbortController();
+  readonly signal = this.#ending.signal;
   readonly key: RepeatKey;
   readonly #parts: SharedCallParts;
   readonly #members = new Set<Member>();
@@ -66,7 +67,6 @@ export class SharedCall extends CallAbort implements Audience {
   #cancelGrace = (): void => {};
 
   constructor(parts: SharedCallParts) {
-    super();
     this.#parts = parts;
     this.key = parts.key;
   }
@@ -94,12 +94,17 @@ export class SharedCall extends CallAbort implements Audience {
   /** True while a further client can have the whole response. */
   get isJoinable(): boolean {
     if (this.#stage === 'answering') return this.#result === null && this.#parts.kept.pieces !== null;
-    return this.#stage !== 'ended' && !this.aborted;
+    return this.#stage !== 'ended' && !this.signal.aborted;
   }
 
   /** The call was sent, and no client waits for its response now. */
   get isAbandoned(): boolean {
     return this.#members.size === 0 && (this.#stage === 'sent' || this.#stage === 'answering');
+  }
+
+  /** The process ends: so does the call, for all its clients. */
+  cut(): void {
+    this.#ending.abort();
   }
 
   /** True while one of the clients may call. A call that was sent is finished, whoever waits for it. */
@@ -141,7 +146,8 @@ export class SharedCall extends CallAbort implements Audience {
     } catch (failure) {
       this.#leave(member);
       // The process ends while the client waits: the repeat may come to another replica.
-      if (this.aborted && failure === this.reason) throw new Refusal('draining', { retryInMs: 1_000 });
+      if (this.signal.aborted && failure === this.signal.reason)
+        throw new Refusal('draining', { retryInMs: 1_000 });
       throw failure;
     } finally {
       clientGone.removeEventListener('abort', gone);
@@ -192,7 +198,7 @@ export class SharedCall extends CallAbort implements Audience {
     if (this.#stage === 'ended') return;
     if (this.#stage === 'held') {
       this.#parts.onLeft();
-      return this.abort();
+      return this.#ending.abort();
     }
     if (this.key.marker === 'key') return;
     const result = this.#result;
@@ -217,7 +223,7 @@ export class SharedCall extends CallAbort implements Audience {
   }
 
   #letGo(): void {
-    this.abort();
+    this.#ending.abort();
     this.#body?.destroy();
   }
 

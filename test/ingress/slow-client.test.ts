@@ -4,7 +4,6 @@ import { createServer } from 'node:http';
 import { connect, type AddressInfo } from 'node:net';
 import { Readable } from 'node:stream';
 import { afterEach, expect, test } from '@jest/globals';
-import { CallAbort } from '../../src/call-abort.ts';
 import type { OpenCall } from '../../src/ingress/connections.ts';
 import { pump } from '../../src/ingress/respond.ts';
 import { manualClock } from '../support/manual-clock.ts';
@@ -20,13 +19,13 @@ const piece = Buffer.alloc(65_536);
 /** A response of 64 MiB, more than systems keep for a connection, to a client on a real socket that reads when told to. */
 async function begin(maxUnreadMs: number) {
   const clock = manualClock();
-  const gone = new CallAbort();
+  const leaving = new AbortController();
   let left = 1_024;
   const body = new Readable({ read: () => void ((left -= 1) >= 0 && body.push(piece)) });
   const ended = Promise.withResolvers<string>();
   const server = createServer((request, response) => {
-    request.socket.on('error', () => {}).on('close', () => gone.abort());
-    const call = { request, response, gone } as unknown as OpenCall;
+    request.socket.on('error', () => {}).on('close', () => leaving.abort());
+    const call = { request, response, gone: leaving.signal } as unknown as OpenCall;
     const streamed = { body, declaredBytes: null, maxUnreadMs, commentMs: null };
     void pump(call, streamed, clock).then(ended.resolve);
   });

@@ -3,7 +3,6 @@
  * upstreams count what is sent to them, state it as their kind does, and refuse what is too much.
  */
 import { Readable } from 'node:stream';
-import { CallAbort } from '../../src/call-abort.ts';
 import type { Call, UpstreamResponse } from '../../src/call.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemRandom } from '../../src/clock.ts';
@@ -172,7 +171,7 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
     form: 'via',
     rawUrl: `/via/${upstream}/v1/chat/completions`,
     rawFields: Object.entries(sent).flat(),
-    clientGone: new CallAbort(),
+    clientGone: new AbortController().signal,
     readBody: () => Promise.resolve({ bytes, replayable: true, completeAt: null }),
     authenticated: () => {},
     report: () => {},

@@ -1,6 +1,5 @@
 /** What replicas tell each other about repeats, on a real Redis. Each replica's own clock moves only when the test says so. */
 import { expect, test } from '@jest/globals';
-import { CallAbort } from '../../src/call-abort.ts';
 import { Refusal } from '../../src/errors.ts';
 import { Claims } from '../../src/repeats/claims.ts';
 import type { RepeatKey } from '../../src/repeats/repeat.ts';
@@ -48,9 +47,9 @@ function replica(name: string, labelKey = 'a label key') {
     counts,
     clock,
     /** What there is for the call. */
-    find: (call = key) => patiently(claims.find(call, new CallAbort())),
+    find: (call = key) => patiently(claims.find(call, new AbortController().signal)),
     /** What there is for the repeat of a call without a key that was left. */
-    ofLeft: (call: RepeatKey) => patiently(claims.ofAnother(call, new CallAbort())),
+    ofLeft: (call: RepeatKey) => patiently(claims.ofAnother(call, new AbortController().signal)),
     /** The call ends, and Redis knows. */
     async ends(how: Parameters<Claims['ended']>[1] = answered, call = key): Promise<void> {
       claims.ended(call, how, 600_000);

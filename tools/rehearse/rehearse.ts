@@ -12,7 +12,6 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { backgroundCeiling } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Ticket } from '../../src/admission/ticket.ts';
 import type { Costs, MeterReport } from '../../src/call.ts';
-import { CallAbort } from '../../src/call-abort.ts';
 import { Refusal } from '../../src/errors.ts';
 import {
   backgroundLane,
@@ -213,7 +212,7 @@ class Rehearsal {
   /** Plays the gateway for one attempt. */
   async #drive(call: RecordedCall, { index, id, kept, since }: Attempt): Promise<Met> {
     const arrivedAt = this.#clock.monotonic();
-    const gone = new CallAbort();
+    const gone = new AbortController();
     const rules = this.#options.world(call);
     const request = { ...requestOf(call, rules, { id, kept }), arrivedAt };
     const replica = this.#replicas[index % this.#replicas.length] ?? neverEnded();
@@ -225,7 +224,7 @@ class Rehearsal {
     let ticket: Ticket | null = null;
     this.#homes.set(id, replica);
     try {
-      ticket = await replica.enter(request, gone);
+      ticket = await replica.enter(request, gone.signal);
       let lease = await ticket.whenGranted();
       for (;;) {
         const closedMs = this.#closings.leftMs(call.bucket, this.#clock.monotonic());
@@ -249,7 +248,7 @@ class Rehearsal {
       lease.settle({ kind: 'succeeded', spent: withoutStated(charged, meters) }, lesson);
       return { fate: { kind: 'sent', afterMs }, kept: null };
     } catch (failure) {
-      if (gone.aborted) return { fate: { kind: 'left', afterMs: passedMs() }, kept: null };
+      if (gone.signal.aborted) return { fate: { kind: 'left', afterMs: passedMs() }, kept: null };
       const refusal = await replica.reserve(request, failure);
       if (!(refusal instanceof Refusal)) throw refusal;
       cancelLeaving?.();
