@@ -82,11 +82,6 @@ export class Controls {
     this.#cancel();
   }
 
-  /** No upstream is paused or was reopened: there is nothing to ask. */
-  get isQuiet(): boolean {
-    return this.#known.size === 0;
-  }
-
   /** How long nobody may be sent to the upstream; 0 = it is not paused. Milliseconds. */
   pausedMs(upstream: string): number {
     return this.pauseOf(upstream)?.ms ?? 0;
@@ -122,27 +117,24 @@ export class Controls {
 
   async #put(upstream: string, control: Control, ttlMs: number): Promise<ControlOutcome> {
     const options = { owner: this.#parts.random.hex(8), ttlMs, over: anybody };
-    const { kind } = await this.#map.put(this.#entryOf(upstream, control), control, options);
+    const { kind } = await this.#map.put({ name: this.#nameOf(upstream, control) }, control, options);
     return kind === 'put' ? this.#read(upstream) : 'unavailable';
   }
 
   /** A pause and an opening hold side by side. */
-  #entryOf(upstream: string, control: Control): { readonly name: string } {
-    return { name: `${this.#parts.keyOf(upstream)}.${control === 'opened' ? 'open' : 'pause'}` };
+  #nameOf(upstream: string, control: Control): string {
+    return `${this.#parts.keyOf(upstream)}.${control === 'opened' ? 'open' : 'pause'}`;
   }
 
   async #read(upstream: string): Promise<ControlOutcome> {
     const [pause, opening] = await Promise.all([
-      this.#map.read(this.#entryOf(upstream, 'resumed')),
-      this.#map.read(this.#entryOf(upstream, 'opened')),
+      this.#map.read({ name: this.#nameOf(upstream, 'resumed') }),
+      this.#map.read({ name: this.#nameOf(upstream, 'opened') }),
     ]);
     if (pause.kind === 'unavailable' || opening.kind === 'unavailable') return 'unavailable';
     const now = this.#parts.clock.monotonic();
-    let known = this.#known.get(upstream);
-    if (known === undefined) {
-      if (pause.kind !== 'entry' && opening.kind !== 'entry') return 'done';
-      this.#known.set(upstream, (known = { pause: null, opening: null, opened: new Set() }));
-    }
+    const known = this.#known.get(upstream) ?? { pause: null, opening: null, opened: new Set() };
+    this.#known.set(upstream, known);
     const isPaused = pause.kind === 'entry' && typeof pause.value === 'number';
     known.pause = isPaused ? { until: now + pause.leftMs, since: pause.value } : null;
     if (opening.kind === 'entry' && opening.owner !== known.opening?.id) {

@@ -16,9 +16,11 @@ import { change, type CreateMap, type SharedMap } from '../replicated/shared-map
 /** What responses show again and again is put into the map this often, which keeps it for a day. Milliseconds. */
 const repeatMs = 3_600_000;
 const memoryMs = 86_400_000;
-/** Quotas that are remembered at most, and buckets of one. */
+/** Quotas, and forms of calls, that are remembered at most, and buckets of one. */
 const maxQuotas = 10_000;
 const maxBuckets = 500;
+/** So many more forms must have a name than another one before it is taken for that of all that begin alike. */
+const minVotes = 3;
 
 export interface JoinedQuotasParts {
   readonly clock: Pick<Clock, 'monotonic'>;
@@ -57,7 +59,16 @@ export class JoinedQuotas {
   #into: ReadonlyMap<BucketKey, BucketKey> = new Map();
   /** When this replica last put a bucket and a quota into the map, monotonic milliseconds. */
   readonly #reportedAt = new LRUCache<string, number>({ max: maxQuotas });
-  readonly #forms = new FormNames();
+  /**
+   * What a path names cannot always be told from what it does (`/repos/acme/shop/issues`). So a form (method and path without what names
+   * single things) that no response has named yet is taken for one of those beside it, where most of them have the same name; the response
+   * to its first call sets that right. Known to each replica for itself.
+   */
+  readonly #nameOfForm = new LRUCache<string, string>({ max: maxQuotas });
+  /** By the beginning of forms up to a segment: the name that most of them have, and for how many more it speaks. */
+  readonly #votes = new LRUCache<string, { readonly name: string; readonly votes: number }>({
+    max: maxQuotas,
+  });
   /** The first name that was found for the bucket of a form: if that is several things, its bucket joins no second quota to the first. */
   readonly #nameOfBucket = new LRUCache<BucketKey, string>({ max: maxQuotas });
 
@@ -76,28 +87,40 @@ export class JoinedQuotas {
 
   /** The name that responses give to the quota of calls of a form, as far as is known. */
   nameOf(upstream: string, form: string): string | null {
-    return this.#forms.nameOf(upstream, form);
+    const known = this.#nameOfForm.get(`${upstream} ${form}`);
+    if (known !== undefined) return known;
+    const votes = beginningsOf(form).map((beginning) => this.#votes.get(`${upstream} ${beginning}`));
+    return votes.find((most) => most !== undefined && most.votes >= minVotes)?.name ?? null;
   }
 
   /** What a response shows of the quota behind the bucket of its call. */
   noteOwner({ bucket, parts, named }: OwnQuota, feedback: Feedback): void {
-    if (feedback.scope === undefined) return;
-    const { name } = feedback.scope;
-    if (named !== null && name !== undefined) this.#noteName(bucket, { parts, named, name });
+    const { name } = feedback.scope ?? {};
+    if (named !== null && name !== undefined) {
+      const { upstream, credential, host, separate } = parts;
+      this.#learnForm(upstream, named.form, name);
+      if (named.isOfForm && (this.#nameOfBucket.get(bucket) ?? name) === name) {
+        this.#nameOfBucket.set(bucket, name);
+        const words = ['name', upstream, credential, host, ...separate, name];
+        // The bucket of the form goes first: calls wait in it, and it knows already what its calls have used.
+        this.#report(words, [bucket, named.bucketOf(name)]);
+      }
+    }
     for (const words of quotaNames(parts, feedback)) this.#report(words, [bucket]);
   }
 
-  #noteName(
-    bucket: BucketKey,
-    { parts, named, name }: { readonly parts: QuotaParts; readonly named: NamedQuota; readonly name: string },
-  ): void {
-    const { upstream, credential, host, separate } = parts;
-    this.#forms.learn(upstream, named.form, name);
-    if (!named.isOfForm || (this.#nameOfBucket.get(bucket) ?? name) !== name) return;
-    this.#nameOfBucket.set(bucket, name);
-    const words = ['name', upstream, credential, host, ...separate, name];
-    // The bucket of the form goes first: calls wait in it, and it knows already what its calls have used.
-    this.#report(words, [bucket, named.bucketOf(name)]);
+  /** A response to a call of this form has named the quota. */
+  #learnForm(upstream: string, form: string, name: string): void {
+    const key = `${upstream} ${form}`;
+    if (this.#nameOfForm.get(key) === name) return;
+    this.#nameOfForm.set(key, name);
+    for (const beginning of beginningsOf(form)) {
+      const at = `${upstream} ${beginning}`;
+      const before = this.#votes.get(at) ?? { name, votes: 0 };
+      // Each other name takes a vote away, so that the name of most is left (Boyer and Moore).
+      const votes = before.votes + (before.name === name ? 1 : -1);
+      this.#votes.set(at, votes < 0 ? { name, votes: 1 } : { ...before, votes });
+    }
   }
 
   #report(words: readonly string[], buckets: readonly BucketKey[]): void {
@@ -183,60 +206,8 @@ export function quotaNames(
   ];
 }
 
-// Which name the responses of an upstream give to the quota of calls of a form: method and path without what names single things.
-//
-// What a path names cannot always be told from what it does (`/repos/acme/shop/issues`). So a form that no response has named yet is taken
-// for one of those beside it, where most of them have the same name; the response to its first call sets that right. Known to each replica
-// for itself, and bounded.
-
-/** Forms, and beginnings of forms, that are known at most; those that are unused for longest are forgotten first. */
-const maxForms = 10_000;
-/** So many more forms must have a name than another one before it is taken for that of all that begin alike. */
-const minVotes = 3;
-
-interface Votes {
-  readonly name: string;
-  readonly votes: number;
-}
-
-class FormNames {
-  readonly #names = new LRUCache<string, string>({ max: maxForms });
-  /** By the beginning of forms up to a segment: the name that most of them have, and for how many more it speaks. */
-  readonly #beginnings = new LRUCache<string, Votes>({ max: maxForms });
-
-  /** The name of the quota that calls of this form count against; `null` = no response shows it. */
-  nameOf(upstream: string, form: string): string | null {
-    const known = this.#names.get(`${upstream} ${form}`);
-    if (known !== undefined) return known;
-    for (const beginning of beginningsOf(form)) {
-      const most = this.#beginnings.get(`${upstream} ${beginning}`);
-      if (most !== undefined && most.votes >= minVotes) return most.name;
-    }
-    return null;
-  }
-
-  /** A response to a call of this form has named the quota. */
-  learn(upstream: string, form: string, name: string): void {
-    const key = `${upstream} ${form}`;
-    if (this.#names.get(key) === name) return;
-    this.#names.set(key, name);
-    for (const beginning of beginningsOf(form)) {
-      const at = `${upstream} ${beginning}`;
-      this.#beginnings.set(at, counted(this.#beginnings.get(at), name));
-    }
-  }
-}
-
-/** Each other name takes a vote away, so that the name of most is left (Boyer and Moore). */
-function counted(before: Votes | undefined, name: string): Votes {
-  if (before === undefined || (before.votes === 0 && before.name !== name)) return { name, votes: 1 };
-  return { ...before, votes: before.votes + (before.name === name ? 1 : -1) };
-}
-
 /** The form up to each of its segments but the last, longest first; at least method and one segment. */
 function beginningsOf(form: string): readonly string[] {
   const parts = form.split('/');
-  return Array.from({ length: Math.max(0, parts.length - 2) }, (_, cut) =>
-    parts.slice(0, parts.length - 1 - cut).join('/'),
-  ).filter((beginning) => beginning.includes('/'));
+  return parts.slice(2).map((_, cut) => parts.slice(0, -1 - cut).join('/'));
 }
