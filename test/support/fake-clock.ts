@@ -19,7 +19,8 @@ interface Event {
 }
 
 export class FakeClock implements Clock {
-  readonly #heap: Event[] = [];
+  /** The next one last. */
+  readonly #events: Event[] = [];
   readonly #epochMs: number;
   readonly #lateMs: () => number;
   #time = 0;
@@ -119,7 +120,7 @@ export class FakeClock implements Clock {
           hasRun = true;
           return run?.();
         }
-        end(this.#heap.length === 0);
+        end(this.#events.length === 0);
       };
       const onImmediate = (isLast: boolean): void => {
         if (isOver) return;
@@ -143,11 +144,11 @@ export class FakeClock implements Clock {
   /** The event that is due next, if it is by `limitMs`. */
   #next(limitMs: number): Event | undefined {
     for (;;) {
-      const event = this.#heap[0];
+      const event = this.#events.at(-1);
       if (event === undefined) return undefined;
       const isStalled = event.inProcess && event.at < this.#stalledUntil;
       if (event.run !== null && !isStalled && event.at > limitMs) return undefined;
-      this.#pop();
+      this.#events.pop();
       if (event.run === null) continue;
       if (!isStalled) return event;
       event.at = this.#stalledUntil;
@@ -163,34 +164,14 @@ export class FakeClock implements Clock {
   }
 
   #insert(event: Event): void {
-    const heap = this.#heap;
-    let at = heap.push(event) - 1;
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      const above = heap[parent];
-      if (above === undefined || !before(event, above)) break;
-      heap[at] = above;
-      at = parent;
+    let [from, to] = [0, this.#events.length];
+    while (from < to) {
+      const middle = (from + to) >> 1;
+      const other = this.#events[middle];
+      if (other !== undefined && before(event, other)) from = middle + 1;
+      else to = middle;
     }
-    heap[at] = event;
-  }
-
-  #pop(): Event | undefined {
-    const heap = this.#heap;
-    const top = heap[0];
-    const last = heap.pop();
-    if (top === undefined || last === undefined || heap.length === 0) return top;
-    let at = 0;
-    for (;;) {
-      const left = heap[2 * at + 1];
-      const right = heap[2 * at + 2];
-      const child = right !== undefined && left !== undefined && before(right, left) ? right : left;
-      if (child === undefined || !before(child, last)) break;
-      heap[at] = child;
-      at = child === left ? 2 * at + 1 : 2 * at + 2;
-    }
-    heap[at] = last;
-    return top;
+    this.#events.splice(from, 0, event);
   }
 }
 

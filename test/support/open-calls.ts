@@ -9,6 +9,7 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Gateway } from '../../src/gateway.ts';
 import type { BucketKey } from '../../src/ids.ts';
+import { withMethods } from './with-methods.ts';
 
 /** What the check gives to a test file. */
 interface LeakCheck {
@@ -57,42 +58,26 @@ export function watchStores(gateway: Pick<Gateway, 'parts'>): void {
 }
 
 function watchedTicket(ticket: Ticket, of: string): Ticket {
-  const watched: Ticket = {
+  const watched = withMethods(ticket, {
     whenGranted: async () => watchedLease(await ticket.whenGranted(), of),
-    remainingMs: () => ticket.remainingMs(),
-    ensureTimeLeft: (ms) => ticket.ensureTimeLeft(ms),
-    heldOutside: (cause, ms) => ticket.heldOutside(cause, ms),
-    waitedMs: () => ticket.waitedMs(),
-    get ahead() {
-      return ticket.ahead;
-    },
-    held: () => ticket.held(),
-    get isObserved() {
-      return ticket.isObserved;
-    },
-    would: () => ticket.would(),
     leave() {
       tickets.delete(watched);
       ticket.leave();
     },
-  };
+  });
   tickets.set(watched, of);
   return watched;
 }
 
 function watchedLease(lease: Lease, of: string): Lease {
-  const watched: Lease = {
-    grant: lease.grant,
-    ceiling: lease.ceiling,
-    holds: () => lease.holds(),
-    learn: (lesson) => lease.learn(lesson),
+  const watched = withMethods(lease, {
     settle(settlement, lesson) {
       const { bucket } = lease.grant;
       if (leases.delete(watched) && settlement.kind === 'unknown')
         abandoned.set(bucket, (abandoned.get(bucket) ?? 0) + 1);
       lease.settle(settlement, lesson);
     },
-  };
+  });
   leases.set(watched, of);
   return watched;
 }

@@ -197,21 +197,6 @@ export function overtaken(
   return count;
 }
 
-/** Most admitted calls in any window of this length. */
-export function busiestWindow(entries: readonly LogEntry[], windowMs: number): number {
-  const times = entries
-    .filter(({ decision }) => decision === 'admitted')
-    .map(({ arrivedT }) => arrivedT)
-    .sort((a, b) => a - b);
-  let most = 0;
-  let from = 0;
-  for (const [to, at] of times.entries()) {
-    while (at - (times[from] ?? at) >= windowMs) from += 1;
-    most = Math.max(most, to - from + 1);
-  }
-  return most;
-}
-
 /** Milliseconds between the first and the last admitted call. */
 export function makespan(entries: readonly LogEntry[]): number {
   const times = entries.filter(({ decision }) => decision === 'admitted').map(({ t }) => t);

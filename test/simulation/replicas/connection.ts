@@ -11,7 +11,7 @@ import type { Chance } from '../chance.ts';
 import type { NetworkPlan } from '../plan.ts';
 import { quiet } from './plan.ts';
 import type { Process } from './process.ts';
-import { scriptCommand, type Server } from './server.ts';
+import type { Server } from './server.ts';
 
 const unavailable = "Stream isn't writeable and enableOfflineQueue options is false";
 const broken = 'Connection is closed.';
@@ -73,8 +73,10 @@ export class Connection {
 
   asProduct(): RedisConnection {
     return {
-      // The product uses a handful of commands of a client with hundreds.
-      client: this.#client() as unknown as RedisClient,
+      client: clientOf((command, words) => this.#ask(command, words), {
+        status: () => this.#status,
+        on: (event, run) => void this.#listeners.push({ event, run }),
+      }),
       isReady: () => this.#status === 'ready',
       info: async () => String(await this.#ask('info', [])),
       reachAll: async () => {},
@@ -177,26 +179,6 @@ export class Connection {
     return () => this.#subscriptions.delete(subscription);
   }
 
-  #client(): object {
-    const client = {
-      status: 'ready',
-      on: (event: string, run: () => void): void => void this.#listeners.push({ event, run }),
-      get: (key: string) => this.#ask('get', [key]),
-      pttl: (key: string) => this.#ask('pttl', [key]),
-      publish: (channel: string, text: string) => this.#ask('publish', [channel, text]),
-    };
-    return new Proxy(client, {
-      get: (target, name): unknown => {
-        if (name === 'status') return this.#status;
-        if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !/^sluice_\w+$/.test(name)) return undefined;
-        // No upstream of the simulation refuses for good: the question after breakers takes no part in the history.
-        if (name === scriptCommand('breaker')) return () => Promise.resolve([]);
-        return (...words: readonly (string | number)[]) => this.#ask(name, words.map(String));
-      },
-    });
-  }
-
   #ask(command: string, words: readonly string[]): Promise<unknown> {
     if (this.#status !== 'ready') return Promise.reject(new Error(this.#closed ? broken : unavailable));
     return new Promise((resolve, reject) => {
@@ -269,4 +251,24 @@ export class Connection {
     const at = this.#now() + this.#delay();
     return this.#network.disorder ? at : Math.max(last, at);
   }
+}
+
+/** What the product uses of a client of Redis that has hundreds of commands: a handful. */
+export function clientOf(
+  ask: (command: string, words: readonly string[]) => Promise<unknown>,
+  { status, on }: { status: () => string; on: (event: string, run: () => void) => void },
+): RedisClient {
+  const commands = /^(?:sluice_\w+|get|pttl|publish)$/;
+  const client: unknown = new Proxy(
+    { on },
+    {
+      get: (target, name): unknown => {
+        if (name === 'status') return status();
+        if (Reflect.has(target, name)) return Reflect.get(target, name);
+        if (typeof name !== 'string' || !commands.test(name)) return undefined;
+        return (...words: readonly (string | number)[]) => ask(name, words.map(String));
+      },
+    },
+  );
+  return client as RedisClient;
 }

@@ -41,7 +41,7 @@ export interface Channels {
 
 const presenceLifeMs = 5_000;
 /** The client's name for a script of the product. */
-export const scriptCommand = (file: string): string => `sluice_${file}`;
+const scriptCommand = (file: string): string => `sluice_${file}`;
 
 export interface ServerParts {
   readonly monotonic: () => number;
