@@ -20,6 +20,8 @@ export const defaultWaits = {
   maxReserved: 1_000,
 } as const;
 
+export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
+
 /** What calls of an upstream share by default, beside what its file states. `null`: none. */
 interface KindDefaults {
   readonly requestsPerMinute: number | null;
@@ -32,32 +34,29 @@ interface KindDefaults {
   readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
 }
 
-export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
+const generic: KindDefaults = {
+  requestsPerMinute: null,
+  requestsPerDay: null,
+  maxInFlight: null,
+  field: 'authorization',
+  headSeconds: 300,
+  bucketBy: ['credential'],
+};
 
 /** Defaults of the upstream kinds. */
 export const defaultsOfKinds: Readonly<Record<UpstreamKind, KindDefaults>> = {
+  generic,
   'language-model': {
+    ...generic,
     requestsPerMinute: 500,
     requestsPerDay: 10_000,
-    maxInFlight: null,
-    field: 'authorization',
-    headSeconds: 300,
     bucketBy: ['credential', 'model'],
   },
   commerce: {
+    ...generic,
     requestsPerMinute: 40,
-    requestsPerDay: null,
     maxInFlight: 1,
     field: 'x-shopify-access-token',
     headSeconds: 60,
-    bucketBy: ['credential'],
-  },
-  generic: {
-    requestsPerMinute: null,
-    requestsPerDay: null,
-    maxInFlight: null,
-    field: 'authorization',
-    headSeconds: 300,
-    bucketBy: ['credential'],
   },
 };
