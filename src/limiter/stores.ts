@@ -4,12 +4,10 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import { ceilingKey } from '../ids.ts';
 import { RedisLog } from '../log/redis-log.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { RedisHealth } from '../redis/health.ts';
-import { malformed, wordOf } from '../redis/malformed-reply.ts';
-import { type RedisTrouble, RedisUnusable, serverFacts } from '../redis/trouble.policy.ts';
+import { type RedisTrouble, RedisUnusable, faultIn } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import { createMapsIn } from '../replicated/redis-map.ts';
 import { type CreateMap, MemoryMap } from '../replicated/shared-map.ts';
@@ -21,7 +19,6 @@ import { createEmbeddedLimiter, type Limiter, SharedLimiter } from './over-log/l
 import type { LogEvent } from './over-log/state.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { Presence } from './redis/presence.ts';
-import { watchServer } from './redis/trial.ts';
 import type { RedisContact, WhenDown } from './when-down.policy.ts';
 
 export { tryRedis } from './redis/trial.ts';
@@ -90,7 +87,7 @@ export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConne
 type RedisSettings = NonNullable<Settings['redis']>;
 
 /**
- * The stores of all replicas, in Redis. Owns what is built, started and ended in which order, and who hears of a message and of a loss;
+ * The stores of all replicas, in Redis. Owns what is built, started and ended in which order, and who hears of a loss;
  * every decision is made inside a store.
  */
 class SharedStores implements Stores {
@@ -104,9 +101,6 @@ class SharedStores implements Stores {
   readonly #connection: RedisConnection;
   readonly #redis: RedisHealth;
   readonly #replica: Presence;
-  readonly #stopWatching: () => void;
-  /** Messages of other replicas reach this one. */
-  #isHeard = false;
   #restored: Promise<unknown> = Promise.resolve();
   #nextRestore: Promise<unknown> | null = null;
 
@@ -153,16 +147,9 @@ class SharedStores implements Stores {
     };
     // Messages know neither databases nor key prefixes.
     const { database, keyPrefix } = settings;
-    const scope = `${database}:${keyPrefix}`;
-    const channel = `sluice:replicas:${scope}`;
     this.ceilings = new CeilingStore(clock, {
       ...shared,
       redis: new RedisCeilings({ client: connection.client, redis, clock }),
-      // Tells the other replicas that a slot of this ceiling is free again. Nothing waits for it, and nothing is kept.
-      onSlotBack: (key) => {
-        if (replica.count() > 1)
-          void redis.run('other', (open) => open.publish(channel, `${replica.id} slot ${key}`));
-      },
     });
     this.limiter = new SharedLimiter({
       ...shared,
@@ -187,7 +174,7 @@ class SharedStores implements Stores {
     });
     this.createMap = createMapsIn(
       {
-        scope,
+        scope: `${database}:${keyPrefix}`,
         try: async (run) => {
           const reply = await redis.run('other', run);
           return reply.kind === 'reply' ? reply.value : null;
@@ -196,16 +183,6 @@ class SharedStores implements Stores {
       },
       parts.settings.privacy.labelKey,
     );
-    connection.subscribe(channel, {
-      onMessage: (message) => this.#hear(message),
-      // Grants do not come by it.
-      mayWait: () => true,
-      onReady: () => {
-        this.#isHeard = true;
-      },
-      onError: () => telemetry.redisError('subscribe'),
-    });
-    this.#stopWatching = watchServer(connection, { clock, log });
   }
 
   async ready(): Promise<void> {
@@ -225,7 +202,6 @@ class SharedStores implements Stores {
   }
 
   async close(): Promise<void> {
-    this.#stopWatching();
     this.#replica.close();
     await this.limiter.close();
     await this.#redis.run('other', (open) => this.#replica.leave(open), { once: true });
@@ -242,7 +218,7 @@ class SharedStores implements Stores {
   /** Rejects while Redis, or a node of its Cluster, cannot be used. */
   async #check(): Promise<void> {
     try {
-      const { fault } = serverFacts(await this.#connection.info());
+      const fault = faultIn(await this.#connection.info());
       if (fault !== null) throw new RedisUnusable(fault);
       // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
       await this.#connection.reachAll();
@@ -269,15 +245,6 @@ class SharedStores implements Stores {
     return this.#nextRestore;
   }
 
-  #hear(message: string): void {
-    try {
-      const [, sender, key = ''] = /^(\S+) slot (.*)$/.exec(message) ?? malformed();
-      if (sender !== this.#replica.id) this.ceilings.slotIsBack(ceilingKey(wordOf(key)));
-    } catch (failure) {
-      this.#parts.telemetry.log.bug('a message of a replica cannot be read', failure);
-    }
-  }
-
   async #firstContact(): Promise<void> {
     const { clock, telemetry } = this.#parts;
     const until = clock.monotonic() + firstContactMs;
@@ -285,7 +252,6 @@ class SharedStores implements Stores {
     for (;;) {
       try {
         await this.#check();
-        while (!this.#isHeard && clock.monotonic() < until) await pause();
         telemetry.limiterMode('redis');
         return this.#redis.start(true);
       } catch (failure) {

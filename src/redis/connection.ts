@@ -86,7 +86,7 @@ export function connectRedis(
     const { host, port } = node?.options ?? settings.nodes[0] ?? {};
     return { ...options, ...(host === undefined ? {} : { host }), ...(port === undefined ? {} : { port }) };
   };
-  const subscriber = new Subscriber({ clock, random, client, options: subscriberOptions });
+  const subscriber = new Subscriber({ clock, random, client, onError, options: subscriberOptions });
   return {
     client,
     isReady: () => client.status === 'ready',
@@ -194,41 +194,24 @@ function clusterOptions(
   };
 }
 
-// A connection that writes the commands of one turn of the event loop together: one system call here and one wake-up of the server for calls of
-// many buckets
-
-/** So many commands are written together at most: later ones of a long turn do not keep the first ones here. */
-const maxTogether = 16;
-
+/**
+ * A connection that writes the commands of one turn of the event loop together: one system call here and one wake-up of the server for
+ * calls of many buckets.
+ */
 class GatheringRedis extends Redis {
   #corked: Redis['stream'] | null = null;
-  #gathered = 0;
 
   override sendCommand(...[command, stream]: Parameters<Redis['sendCommand']>): unknown {
-    this.#gather();
-    return super.sendCommand(command, stream);
-  }
-
-  #gather(): void {
-    if (this.#corked === this.stream) {
-      this.#gathered += 1;
-      if (this.#gathered > maxTogether) this.#write();
-      return;
-    }
+    const socket = this.stream;
     // While it is connecting there is no socket.
-    if (this.status !== 'ready') return;
-    this.#write();
-    const corked = this.stream;
-    corked.cork();
-    this.#corked = corked;
-    this.#gathered = 1;
-    setImmediate(() => {
-      if (this.#corked === corked) this.#write();
-    });
-  }
-
-  #write(): void {
-    this.#corked?.uncork();
-    this.#corked = null;
+    if (this.status === 'ready' && this.#corked !== socket) {
+      this.#corked = socket;
+      socket.cork();
+      setImmediate(() => {
+        socket.uncork();
+        if (this.#corked === socket) this.#corked = null;
+      });
+    }
+    return super.sendCommand(command, stream);
   }
 }

@@ -13,7 +13,7 @@ import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
 import { MalformedReply } from './malformed-reply.ts';
-import { type RedisTroubles, WrongReplies } from './troubles.ts';
+import type { RedisTroubles } from './troubles.ts';
 
 /** What became of a command. */
 export type Reply<T> =
@@ -22,17 +22,12 @@ export type Reply<T> =
       readonly value: T;
       /** Monotonic milliseconds at which the attempt that was answered was sent. */
       readonly sentAt: number;
-      /** How often the command was sent; it may have run as often. */
-      readonly attempts: number;
     }
   | Unavailable;
 
 /** Redis did not carry out the command in time; the command may have run, or may run yet. */
-export interface Unavailable {
-  readonly kind: 'unavailable';
-}
-
-export const unavailable: Unavailable = { kind: 'unavailable' };
+export const unavailable = { kind: 'unavailable' } as const;
+export type Unavailable = typeof unavailable;
 
 /** Time without any success after which Redis counts as unavailable. One more command may still be under way then. */
 const patienceMs = 500;
@@ -40,11 +35,8 @@ const pauseMs = 40;
 const probeMs = 150;
 /** How long Redis is left alone after a permanent error, which a probe does not see. */
 const cooldownMs = { min: 1_000, max: 30_000 };
-
-export interface RunOptions {
-  /** Sent once only. */
-  readonly once?: boolean;
-}
+/** Each wrong reply may be one call of a client: the log names one of a kind of command in so many milliseconds. */
+const wrongReplyEveryMs = 30_000;
 
 export interface AvailabilityWatcher {
   readonly onUnavailable: () => void;
@@ -71,13 +63,11 @@ export interface HealthParts {
   readonly beforeResume?: () => Promise<unknown>;
 }
 
-/** What came of one attempt. */
-type Attempt<T> = Reply<T> | { readonly kind: 'failed' };
-
 export class RedisHealth {
   readonly #parts: HealthParts;
   readonly #watchers = new Set<AvailabilityWatcher>();
-  readonly #wrongReplies;
+  /** When a wrong reply to each kind of command was last logged, monotonic milliseconds. */
+  readonly #wrongAt = new Map<RedisCommand, number>();
   /** `resuming`: commands get through again, and the watchers have not heard of it yet. */
   #state: 'up' | 'down' | 'resuming' | 'closed' = 'up';
   #failingSince: number | null = null;
@@ -89,7 +79,6 @@ export class RedisHealth {
 
   constructor(parts: HealthParts) {
     this.#parts = parts;
-    this.#wrongReplies = new WrongReplies(parts.clock, parts.telemetry.log);
   }
 
   get isUp(): boolean {
@@ -102,18 +91,18 @@ export class RedisHealth {
 
   /**
    * Sends until one attempt succeeds; `unavailable` at once while Redis is. `send` is called for each attempt and reads the
-   * reply, too: an attempt whose reply is a `MalformedReply` has failed.
+   * reply, too: an attempt whose reply is a `MalformedReply` has failed. `once`: it is sent once only.
    */
   async run<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
-    { once = false }: RunOptions = {},
+    { once = false }: { readonly once?: boolean } = {},
   ): Promise<Reply<T>> {
     const { clock } = this.#parts;
     let since: number | null = null;
     for (let attempts = 1; this.#takesCommands; attempts += 1) {
       since ??= clock.monotonic();
-      const done = await this.#attempt(command, send, attempts);
+      const done = await this.#attempt(command, send);
       if (done.kind !== 'failed') return done;
       const now = clock.monotonic();
       // One key's shard may fail while others answer: this command's own time counts as well.
@@ -145,20 +134,19 @@ export class RedisHealth {
   async #attempt<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
-    attempts: number,
-  ): Promise<Attempt<T>> {
+  ): Promise<Reply<T> | { readonly kind: 'failed' }> {
     const { connection, clock, telemetry, commandTimeoutMs, tripsOnPermanentError } = this.#parts;
     const sentAt = clock.monotonic();
     try {
       const value = await send(connection.client);
       telemetry.redisCommand(command, clock.monotonic() - sentAt);
       this.#noteSuccess();
-      return { kind: 'reply', value, sentAt, attempts };
+      return { kind: 'reply', value, sentAt };
     } catch (failure) {
       telemetry.redisError(kindOf(failure));
       this.#parts.troubles.note(failure);
       if (isPermanent(failure)) {
-        this.#wrongReplies.report(command, failure);
+        this.#reportWrong(command, failure);
         if (tripsOnPermanentError) this.#trip();
         return unavailable;
       }
@@ -166,6 +154,13 @@ export class RedisHealth {
       this.#stalledMs = Math.max(this.#stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
       return { kind: 'failed' };
     }
+  }
+
+  #reportWrong(command: RedisCommand, failure: unknown): void {
+    const now = this.#parts.clock.monotonic();
+    if (now - (this.#wrongAt.get(command) ?? -Infinity) < wrongReplyEveryMs) return;
+    this.#wrongAt.set(command, now);
+    this.#parts.telemetry.log.bug('Redis answered a command wrongly', failure, { command });
   }
 
   #noteSuccess(): void {
@@ -201,7 +196,7 @@ export class RedisHealth {
           telemetry.redisError(kindOf(failure));
           troubles.note(failure);
           if (this.#state === 'closed') return;
-          if (isPermanent(failure)) this.#wrongReplies.report('other', failure);
+          if (isPermanent(failure)) this.#reportWrong('other', failure);
           this.#probeIn(probeMs);
         },
       );

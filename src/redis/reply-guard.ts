@@ -12,6 +12,7 @@
 import { Duplex } from 'node:stream';
 import { Command, SentinelConnector } from 'ioredis';
 import StandaloneConnectors from 'ioredis/built/connectors/StandaloneConnector.js';
+import { z } from 'zod';
 import DataHandlers from 'ioredis/built/DataHandler.js';
 
 /** Guards every connection of ioredis in this process. Doing so again changes nothing. */
@@ -23,7 +24,7 @@ export function guardReplies(): void {
   guardSockets(SentinelConnector.prototype);
   // ioredis walks through the reply to CLUSTER SLOTS in a callback: an error thrown there would be uncaught and end the process.
   Command.setReplyTransformer('cluster', (reply: unknown) => {
-    if (typeof reply === 'string' || isSlots(reply)) return reply;
+    if (typeof reply === 'string' || slots.safeParse(reply).success) return reply;
     throw new TypeError('a reply of Redis names no slots of a Cluster');
   });
 }
@@ -75,23 +76,7 @@ function guardSockets(prototype: object): void {
   });
 }
 
-const isWithin = (value: unknown, most: number): boolean =>
-  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most;
-
-/** True when a reply has the shape of `CLUSTER SLOTS`: ranges of slots, each with its nodes (a host may be unknown). */
-const isSlots = (reply: unknown): boolean =>
-  Array.isArray(reply) &&
-  reply.every(
-    (range: unknown) =>
-      Array.isArray(range) &&
-      range.slice(0, 2).length === 2 &&
-      range.slice(0, 2).every((slot) => isWithin(slot, 16_383)) &&
-      range
-        .slice(2)
-        .every(
-          (node: unknown) =>
-            Array.isArray(node) &&
-            (node[0] === null || typeof node[0] === 'string') &&
-            isWithin(node[1], 65_535),
-        ),
-  );
+/** The reply to `CLUSTER SLOTS`: ranges of slots, each with its nodes (a host may be unknown). */
+const slot = z.int().min(0).max(16_383);
+const port = z.int().min(0).max(65_535);
+const slots = z.array(z.tuple([slot, slot], z.tuple([z.string().nullable(), port], z.unknown())));

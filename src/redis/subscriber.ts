@@ -27,8 +27,6 @@ export interface SubscriptionListener {
   readonly onMessage: (text: string) => void;
   /** Messages come from here on; earlier ones may be missing. */
   readonly onReady: () => void;
-  /** The connection of the subscription failed; it is made again. */
-  readonly onError?: (failure: unknown) => void;
   /** True while nobody here waits for a message, so that it may be read some milliseconds later. Left out: never. */
   readonly mayWait?: () => boolean;
 }
@@ -38,6 +36,8 @@ export interface SubscriberParts {
   readonly random: Random;
   /** The connection of the commands. */
   readonly client: Redis | Cluster;
+  /** The connection failed; it is made again. */
+  readonly onError: (failure: unknown) => void;
   /** Where to connect; asked for each connection. */
   readonly options: () => RedisOptions & { replyMapping?: 'legacy' };
 }
@@ -96,7 +96,7 @@ export class Subscriber {
     this.#socket = socket;
     // What fails on a connection that was given up is no news.
     socket.on('error', (failure) => {
-      if (this.#socket === socket) this.#report(failure);
+      if (this.#socket === socket) this.#parts.onError(failure);
     });
     socket.on('end', () => this.#lost(socket));
     socket.on('message', (channel: string, text: string) => {
@@ -130,14 +130,10 @@ export class Subscriber {
 
   #giveUp(socket: Redis, failure: unknown): void {
     if (this.#socket !== socket || this.#state === 'closed') return;
-    this.#report(failure);
+    this.#parts.onError(failure);
     // Now: each of its channels may fail.
     this.#lost(socket);
     socket.disconnect();
-  }
-
-  #report(failure: unknown): void {
-    for (const { onError } of this.#listeners.values()) onError?.(failure);
   }
 
   /** Not before all that has come is read: of a stream that is paused at each message one piece would be read each time. */

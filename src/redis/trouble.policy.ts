@@ -46,17 +46,19 @@ const adviceOf = {
     'No Sentinel can be asked, or none knows the primary: correct redis.url, which names it, or look at the Sentinels.',
   cluster: 'Part of the Redis Cluster does not serve: look at CLUSTER INFO on its nodes.',
   database: 'Redis has no database of the number in redis.url: correct it, or leave it out.',
-  version: 'Redis is too old: Sluice needs 6.2 or later.',
-  evicts: 'Redis evicts keys, also leases in use: set maxmemory-policy to noeviction.',
   unknown: 'Redis does not serve: look at its log and at the network to it.',
 } as const;
 
-export type TroubleReason = keyof typeof adviceOf;
+/** `version`, `evicts`: Redis is there but must not be used (`faultIn`). */
+export type TroubleReason = keyof typeof adviceOf | 'version' | 'evicts';
 
-export const troubleOf = (reason: TroubleReason): RedisTrouble => ({ reason, advice: adviceOf[reason] });
+export const troubleOf = (reason: keyof typeof adviceOf): RedisTrouble => ({
+  reason,
+  advice: adviceOf[reason],
+});
 
 /** Patterns of error replies of Redis. */
-const replyPatterns: readonly (readonly [RegExp, TroubleReason])[] = [
+const replyPatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
   [/^(WRONGPASS|NOAUTH)/, 'password'],
   [/^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
   [/^NOPERM/, 'permission'],
@@ -70,7 +72,7 @@ const replyPatterns: readonly (readonly [RegExp, TroubleReason])[] = [
 ];
 
 /** Patterns of error codes of Node and OpenSSL. Some codes reach us only inside a message of the driver. */
-const codePatterns: readonly (readonly [RegExp, TroubleReason])[] = [
+const codePatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
   [/ENOTFOUND|EAI_/, 'name'],
   [/ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|EADDRNOTAVAIL/, 'refused'],
   [/CERT_|_CERT|UNABLE_TO_|SELF_SIGNED|HOSTNAME_MISMATCH|certificate/, 'certificate'],
@@ -106,41 +108,21 @@ function textIn(failure: object, member: 'code' | 'message'): string {
   return typeof value === 'string' ? value : '';
 }
 
-// What `INFO` says about a server: whether it can be used
-
-export interface ServerFacts {
-  /** Calls for a person: why this server cannot be used, and what to do; `null` = it can. */
-  readonly fault: RedisTrouble | null;
-}
-
 /** Scripts use `ZRANGE … LIMIT`, `SET … PX` and expiries that came with it. */
 const oldest = [6, 2] as const;
 
-export function serverFacts(info: string): ServerFacts {
-  const facts = new Map<string, string>();
-  for (const line of info.split(/\r?\n/)) {
-    const colon = line.indexOf(':');
-    if (colon > 0) facts.set(line.slice(0, colon), line.slice(colon + 1).trim());
-  }
-  const version = facts.get('redis_version') ?? '';
-  const evictionPolicy = facts.get('maxmemory_policy') ?? null;
-  return { fault: faultOf(version, evictionPolicy) };
-}
-
-function faultOf(version: string, evictionPolicy: string | null): RedisTrouble | null {
+/** Why the server that says this of itself (`INFO`) cannot be used, and what to do; `null` = it can. */
+export function faultIn(info: string): RedisTrouble | null {
+  const fact = (name: string): string | undefined => new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(info)?.[1];
+  const version = fact('redis_version') ?? '';
   const [major = 0, minor = 0] = version.split('.').map(Number);
   if (!(major > oldest[0] || (major === oldest[0] && minor >= oldest[1]))) {
     const named = version === '' ? 'of unknown version' : version;
-    return {
-      ...troubleOf('version'),
-      advice: `Redis ${named} is too old: Sluice needs ${oldest.join('.')} or later.`,
-    };
+    const advice = `Redis ${named} is too old: Sluice needs ${oldest.join('.')} or later.`;
+    return { reason: 'version', advice };
   }
-  if (evictionPolicy !== null && evictionPolicy !== 'noeviction') {
-    return {
-      ...troubleOf('evicts'),
-      advice: `Redis evicts keys (maxmemory-policy ${evictionPolicy}), also leases in use: set maxmemory-policy to noeviction.`,
-    };
-  }
-  return null;
+  const policy = fact('maxmemory_policy') ?? 'noeviction';
+  if (policy === 'noeviction') return null;
+  const advice = `Redis evicts keys (maxmemory-policy ${policy}), also leases in use: set maxmemory-policy to noeviction.`;
+  return { reason: 'evicts', advice };
 }

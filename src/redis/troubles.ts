@@ -2,8 +2,7 @@
  * Reports why Redis is unavailable: when that begins, once for each further reason, and to whoever asks meanwhile. Owns: which
  * failure counts as the reason. Does not own: when Redis counts as unavailable (`health.ts`).
  */
-import type { Clock } from '../clock.ts';
-import type { Log, RedisCommand } from '../telemetry/events.ts';
+import type { Log } from '../telemetry/events.ts';
 import { redisTrouble, RedisUnusable, troubleOf, type RedisTrouble } from './trouble.policy.ts';
 
 export class RedisTroubles {
@@ -52,31 +51,5 @@ export class RedisTroubles {
   #report(message: string, { reason, advice }: RedisTrouble): void {
     this.#reported?.add(reason);
     this.#log.warn(message, { reason, advice });
-  }
-}
-
-/** Each wrong reply may be one call of a client; the log is no place to count them. Milliseconds. */
-const wrongReplyEveryMs = 30_000;
-
-/** Says in the log that Redis answers wrongly: once per command and interval, with how many more there were since the last time. */
-export class WrongReplies {
-  readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #log: Pick<Log, 'bug'>;
-  readonly #reported = new Map<RedisCommand, { readonly at: number; more: number }>();
-
-  constructor(clock: Pick<Clock, 'monotonic'>, log: Pick<Log, 'bug'>) {
-    this.#clock = clock;
-    this.#log = log;
-  }
-
-  report(command: RedisCommand, failure: unknown): void {
-    const now = this.#clock.monotonic();
-    const last = this.#reported.get(command);
-    if (last !== undefined && now - last.at < wrongReplyEveryMs) {
-      last.more += 1;
-      return;
-    }
-    this.#reported.set(command, { at: now, more: 0 });
-    this.#log.bug('Redis answered a command wrongly', failure, { command, more: last?.more ?? 0 });
   }
 }

@@ -33,7 +33,7 @@ export class SharedRedis implements MapRedis {
     this.#parts = parts;
     this.#connection = connection;
     this.scope = `${settings.database}:${settings.keyPrefix}`;
-    this.listen = (channel, listener) => void connection.subscribe(channel, { ...listener, onError });
+    this.listen = (channel, listener) => void connection.subscribe(channel, listener);
   }
 
   async try<T>(run: (client: RedisConnection['client']) => Promise<T>): Promise<T | null> {

@@ -13,7 +13,7 @@ export const leaseLostReasons = ['expired', 'stalled', 'epoch', 'unavailable'] a
 export type LeaseLostReason = (typeof leaseLostReasons)[number];
 
 /** `timeout` no reply in time · `connection` refused, reset or not ready · `reply` Redis answered with an error · `subscribe` the grant channel broke · `other` anything else. */
-export const redisErrorKinds = ['timeout', 'connection', 'reply', 'subscribe', 'other'] as const;
+export const redisErrorKinds = ['timeout', 'connection', 'reply', 'other'] as const;
 export type RedisErrorKind = (typeof redisErrorKinds)[number];
 
 /** How one renewal of an upstream credential ended. `shared`: another replica had renewed it. */

@@ -79,7 +79,7 @@ export class Replica implements Follower<Said> {
       tripsOnPermanentError: false,
       check: async () => void (await this.connection.client.ping()),
     });
-    this.connection.subscribe(`sluice:r:${id}`, { onMessage() {}, onReady() {}, onError() {} });
+    this.connection.subscribe(`sluice:r:${id}`, { onMessage() {}, onReady() {} });
     this.log = new RedisLog<Said>({
       name: { ...testName, database: all.database, keyPrefix: all.keyPrefix },
       replica: replicaId(id),

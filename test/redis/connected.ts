@@ -11,14 +11,15 @@ interface Connecting extends Partial<RedisSettings> {
   readonly clock?: Clock;
 }
 
-/** Resolves when the connection is ready; with `onFailure`, at once. */
+/** Resolves when the connection is ready, or at once where `onFailure` is to hear why it is not. */
 export async function connected(
   { port, clock = systemClock, ...settings }: Connecting,
   onFailure?: (failure: unknown) => void,
+  waits = onFailure === undefined,
 ): Promise<RedisConnection> {
   const redis = plainRedis({ nodes: [{ host: '127.0.0.1', port }], ...settings });
   const connection = connectRedis(redis, { clock, random: systemRandom }, onFailure ?? (() => {}));
   closers.push(() => connection.close());
-  if (onFailure === undefined) await until(() => connection.isReady());
+  if (waits) await until(() => connection.isReady());
   return connection;
 }

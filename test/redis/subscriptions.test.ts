@@ -19,13 +19,13 @@ test('a subscription that is not confirmed is made again until it is', async () 
       return !silent.has(client);
     },
   });
-  const connection = await connected({ port: wire.port, keyPrefix: 'prefixed:' });
   const heard: string[] = [];
   let [failures, readyAt] = [0, 0];
+  const fail = (): void => void (failures += 1);
+  const connection = await connected({ port: wire.port, keyPrefix: 'prefixed:' }, fail, true);
   connection.subscribe('grants', {
     onMessage: (text) => void heard.push(text),
     onReady: () => void (readyAt ||= subscriptions),
-    onError: () => void (failures += 1),
   });
   await until(() => readyAt > 0);
   expect(readyAt).toBeGreaterThanOrEqual(3);
@@ -42,14 +42,13 @@ test('a connection all of whose channels are refused is closed once, and reports
   const admin = operator(redis);
   await admin.call('ACL', 'SETUSER', 'default', 'resetchannels');
   const failures = new Set<unknown>();
-  const connection = await connected(redis);
+  const connection = await connected(redis, (failure) => void failures.add(failure), true);
   let isReady = 0;
   // More than Node lets listen to the end of one socket without a warning.
   for (let n = 0; n < 20; n += 1)
     connection.subscribe(`channel-${n}`, {
       onMessage: () => {},
       onReady: () => void (isReady += 1),
-      onError: (failure) => void failures.add(failure),
     });
   await until(() => failures.size >= 2);
   const opened = (await connection.info()).match(/total_connections_received:(\d+)/);
@@ -64,10 +63,10 @@ async function waiting(mayWait: () => boolean) {
   const clock = manualClock();
   const failures: unknown[] = [];
   const heard: string[] = [];
-  const connection = await connected({ port: redis.port, clock });
+  const fail = (failure: unknown): void => void failures.push(failure);
+  const connection = await connected({ port: redis.port, clock }, fail, true);
   const onMessage = (text: string): void => void heard.push(text);
-  const onError = (failure: unknown): void => void failures.push(failure);
-  await new Promise<void>((onReady) => connection.subscribe('log', { onMessage, onReady, onError, mayWait }));
+  await new Promise<void>((onReady) => connection.subscribe('log', { onMessage, onReady, mayWait }));
   return { clock, heard, failures, control: operator(redis) };
 }
 

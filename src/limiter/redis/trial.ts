@@ -6,8 +6,7 @@
 import type { Clock, Random } from '../../clock.ts';
 import type { RedisSettings } from '../../config/settings.ts';
 import { connectRedis, isReadyWithin, type RedisConnection } from '../../redis/connection.ts';
-import { redisTrouble, type RedisTrouble, serverFacts, troubleOf } from '../../redis/trouble.policy.ts';
-import type { Log } from '../../telemetry/events.ts';
+import { faultIn, redisTrouble, type RedisTrouble, troubleOf } from '../../redis/trouble.policy.ts';
 
 /**
  * How long to wait for a connection. TLS to a server without TLS fails after 2 s, and name resolution may take time before.
@@ -28,7 +27,7 @@ export async function tryRedis(
   const connection = connectRedis(settings, ports, note);
   try {
     if (!(await isReadyWithin(connection, patienceMs, ports.clock))) return latest() ?? troubleOf('unknown');
-    const { fault } = serverFacts(await connection.info());
+    const fault = faultIn(await connection.info());
     if (fault !== null) return fault;
     await connection.reachAll();
     await useIt(connection, ports.random.hex(16));
@@ -45,32 +44,4 @@ async function useIt({ client }: RedisConnection, name: string): Promise<void> {
   const script = "return redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])";
   await client.eval(script, 1, `sluice:{check}:${name}`, keyLifeMs);
   await client.publish(`sluice:r:check-${name}`, '');
-}
-
-// A setting that makes Redis unusable at the next start may be changed while it runs: once a minute it is looked at
-
-const checkEveryMs = 60_000;
-
-/** Returns the function that stops the checks. */
-export function watchServer(
-  connection: Pick<RedisConnection, 'info' | 'isReady'>,
-  { clock, log }: { readonly clock: Pick<Clock, 'after'>; readonly log: Pick<Log, 'error'> },
-): () => void {
-  let reported: string | null = null;
-  let cancel = (): void => {};
-  const check = async (): Promise<void> => {
-    const { fault } = serverFacts(await connection.info());
-    if (fault !== null && fault.reason !== reported)
-      log.error('Redis is set so that it must not be used', { reason: fault.reason, advice: fault.advice });
-    reported = fault?.reason ?? null;
-  };
-  const later = (): void => {
-    cancel = clock.after(checkEveryMs, () => {
-      // An outage is reported by the part that meets it.
-      if (connection.isReady()) check().catch(() => {});
-      later();
-    });
-  };
-  later();
-  return () => cancel();
 }
