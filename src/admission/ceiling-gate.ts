@@ -256,8 +256,7 @@ class AdmittedLease implements Lease {
 
   get ceiling(): CeilingState | null {
     const { ceiling, reply } = this.#slot;
-    const left = ceiling.left?.perMinute ?? 0;
-    return left === 0 ? reply.state : withPlaces(reply.state, left);
+    return withPlaces(reply.state, ceiling.left?.perMinute ?? 0);
   }
 
   holds(): boolean {

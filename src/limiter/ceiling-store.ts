@@ -15,7 +15,6 @@ import { Refusal } from '../errors.ts';
 import type { CeilingKey, ReplicaId } from '../ids.ts';
 import {
   type CeilingHold,
-  type CeilingLimits,
   type CeilingRef,
   type CeilingState,
   type CeilingView,
@@ -80,7 +79,11 @@ export class CeilingStore {
   readonly #shared: SharedCeilingParts | null;
   readonly #clock: Clock;
   readonly #local: LocalCeilings;
-  readonly #sends: RecentSends;
+  /**
+   * What this replica sent in the last window, by the names of the slots and in the order of time: enough to put it back in a Redis that
+   * lost its data or was unavailable.
+   */
+  readonly #sends = new Map<string, { readonly key: CeilingKey; readonly at: number }>();
   #slots = 0;
   #onSlotBack: (ceiling: CeilingKey) => void = () => {};
 
@@ -88,7 +91,6 @@ export class CeilingStore {
     this.#shared = shared;
     this.#clock = clock;
     this.#local = new LocalCeilings(clock);
-    this.#sends = new RecentSends(clock);
   }
 
   /**
@@ -108,7 +110,7 @@ export class CeilingStore {
     switch (reply.kind) {
       case 'taken': {
         const slot = { id, isInRedis: true, local: await this.#local.note(ceiling), isGivenBack: false };
-        if (perMinute !== null) this.#sends.add(key, id);
+        if (perMinute !== null) this.#noteSend(key, id);
         const { remaining, nextSlotMs, dayLeft } = reply;
         const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
         return { kind: 'taken', slot, state, dayLeft };
@@ -119,7 +121,7 @@ export class CeilingStore {
         if (whenDown() === 'deny')
           throw new Refusal('limiter_unavailable', { retryInMs: retryUnavailableMs });
         const taken = await this.#takeHere(ceiling, id, 0);
-        if (taken.kind === 'taken' && perMinute !== null) this.#sends.add(key, id);
+        if (taken.kind === 'taken' && perMinute !== null) this.#noteSend(key, id);
         return taken;
       }
     }
@@ -171,16 +173,29 @@ export class CeilingStore {
 
   /** Puts this replica's own sends of the last window back, where Redis does not have them. False: Redis did not reply. */
   async restore(): Promise<boolean> {
-    for (const [key, sends] of this.#sends.all()) {
+    const now = this.#clock.monotonic();
+    const recent = Array.from(this.#sends, ([id, { key, at }]) => ({ key, id, ageMs: now - at })).filter(
+      ({ ageMs }) => ageMs < ceilingWindowMs,
+    );
+    for (const [key, sends] of Map.groupBy(recent, (send) => send.key)) {
       if ((await this.#shared?.redis.restore(key, sends)) === false) return false;
     }
     return true;
   }
 
+  #noteSend(key: CeilingKey, id: string): void {
+    const at = this.#clock.monotonic();
+    for (const [old, send] of this.#sends) {
+      if (at - send.at < ceilingWindowMs) break;
+      this.#sends.delete(old);
+    }
+    // At the end, also when it was known.
+    this.#sends.delete(id);
+    this.#sends.set(id, { key, at });
+  }
+
   /** What is counted under the ceiling, and the limits that hold for it: of all replicas, or of this one alone. */
-  async #seen(
-    ceiling: CeilingRef,
-  ): Promise<{ readonly view: CeilingView; readonly limits: CeilingLimits; readonly isOfRedis: boolean }> {
+  async #seen(ceiling: CeilingRef) {
     const read = await this.#shared?.redis.read(ceiling.key);
     if (read?.kind === 'view') return { view: read, limits: ceiling, isOfRedis: true };
     return { view: this.#local.view(ceiling.key), limits: this.#share(ceiling), isOfRedis: false };
@@ -197,7 +212,7 @@ export class CeilingStore {
   #forget({ key }: CeilingRef, slot: Slot): string | null {
     if (slot.isGivenBack) return null;
     slot.isGivenBack = true;
-    this.#sends.remove(slot.id);
+    this.#sends.delete(slot.id);
     this.#local.giveBack(key, slot.local);
     return slot.isInRedis ? slot.id : null;
   }
@@ -338,47 +353,5 @@ class LocalCeilings {
     day.calls += 1;
     this.#days.set(key, day);
     return day.since;
-  }
-}
-
-// What this replica sent in the last window: enough to put it back in a Redis that lost its data or was unavailable
-
-interface Send {
-  readonly key: CeilingKey;
-  readonly id: string;
-  readonly at: number;
-}
-
-class RecentSends {
-  readonly #clock: Clock;
-  /** By id, in the order of time. */
-  readonly #sends = new Map<string, Send>();
-
-  constructor(clock: Clock) {
-    this.#clock = clock;
-  }
-
-  add(key: CeilingKey, id: string): void {
-    const at = this.#clock.monotonic();
-    for (const old of this.#sends.values()) {
-      if (at - old.at < ceilingWindowMs) break;
-      this.#sends.delete(old.id);
-    }
-    // At the end, also when it was known.
-    this.#sends.delete(id);
-    this.#sends.set(id, { key, id, at });
-  }
-
-  remove(id: string): void {
-    this.#sends.delete(id);
-  }
-
-  /** Ages in milliseconds and ids of each ceiling's sends. */
-  all(): ReadonlyMap<CeilingKey, readonly { readonly id: string; readonly ageMs: number }[]> {
-    const now = this.#clock.monotonic();
-    const sends = [...this.#sends.values()]
-      .map(({ key, id, at }) => ({ key, id, ageMs: now - at }))
-      .filter(({ ageMs }) => ageMs < ceilingWindowMs);
-    return Map.groupBy(sends, ({ key }) => key);
   }
 }
