@@ -8,6 +8,7 @@
  */
 import { showsApiKey } from './auth/api-key.policy.ts';
 import type { UpstreamKind } from './config/defaults.ts';
+import { percentDecoded } from './field-lines.policy.ts';
 import { meaningOfWords, wordsOf } from './words.policy.ts';
 
 /** What an upstream changes in the list. Names of fields, and of query members after `query:`; lower case. */
@@ -114,17 +115,7 @@ export function withoutCredentials(pathAndQuery: string, carriers: CredentialCar
 /** The name of a query member as the upstream reads it, lower case. */
 function memberName(member: string): string {
   const at = member.indexOf('=');
-  return decoded(at < 0 ? member : member.slice(0, at)).toLowerCase();
-}
-
-function decoded(text: string): string {
-  if (!text.includes('%')) return text;
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    // As a name it is none of the list, as a value it is the same for each call.
-    return text;
-  }
+  return percentDecoded(at < 0 ? member : member.slice(0, at)).toLowerCase();
 }
 
 /** What of a request may carry a credential that the client brings. */
@@ -178,7 +169,7 @@ function* membersOf(
     const meaning = meaningOf(name, carriers);
     if (meaning === null) continue;
     const written = member.slice(member.indexOf('=') + 1);
-    const value = decoded(written);
+    const value = percentDecoded(written);
     // A value of other characters than a credential's could spell the text of another account.
     yield [name, /^[!-~]*$/.test(value) ? value : written, meaning];
   }

@@ -39,3 +39,12 @@ export function fieldMap(rawFields: readonly string[]): ReadonlyMap<string, stri
   }
   return fields;
 }
+
+/** A part of a URL without its percent-encoding; a stray percent sign leaves the raw spelling. */
+export function percentDecoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}

@@ -7,6 +7,7 @@
  * budget × n + 765 per image (recorded charges). Bytes of UTF-8, because a sign of Chinese is about a token.
  */
 import type { Costs } from '../call.ts';
+import { percentDecoded } from '../field-lines.policy.ts';
 import { wordsOf } from '../words.policy.ts';
 import { countAt, isRecord, parseJson, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { formFields, maxParsedBody } from './request-body.policy.ts';
@@ -348,20 +349,9 @@ const modelPaths: readonly RegExp[] = [
 ];
 
 function modelInPath(path: string): string | null {
-  for (const pattern of modelPaths) {
-    const name = pattern.exec(path.replaceAll(/%3a/gi, ':'))?.[1];
-    if (name !== undefined) return decoded(name);
-  }
-  return null;
-}
-
-/** A stray percent sign leaves the raw spelling, which still distinguishes models. */
-function decoded(segment: string): string {
-  try {
-    return decodeURIComponent(segment);
-  } catch {
-    return segment;
-  }
+  const plain = path.replaceAll(/%3a/gi, ':');
+  const [name] = modelPaths.flatMap((pattern) => pattern.exec(plain)?.[1] ?? []);
+  return name === undefined ? null : percentDecoded(name);
 }
 
 const modelName = (name: string | null): string | null =>
@@ -396,7 +386,7 @@ function createsWhatStays(path: string): boolean {
   const segments = path
     .split('/')
     .filter((segment) => segment !== '')
-    .map((segment) => decoded(segment).toLowerCase());
+    .map((segment) => percentDecoded(segment).toLowerCase());
   const last = segments.at(-1) ?? '';
   const colon = last.lastIndexOf(':');
   if (colon >= 0) return creatingActions.has(last.slice(colon + 1));

@@ -8,14 +8,13 @@ import type { Feedback, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Dialect, UpstreamKind } from '../config/settings.ts';
 import { fieldMap } from '../field-lines.policy.ts';
-import { decoderFor, isPlain } from './decoding.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';
 import { mayRefuseInside, learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/refusal.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
 import { isContent, learnFromStreamEvent, namedError } from './feedback/language-model.policy.ts';
 import { noUsage, tokenUsage, withUsageIn } from './feedback/usage.policy.ts';
-import { arrived, decoded, peek, readInPassing, streamOf } from './inspect.ts';
+import { arrived, decoded, decoderFor, isPlain, peek, readInPassing, streamOf } from './inspect.ts';
 import { bodyError } from './transport-error.ts';
 
 /** Bytes of a response that are read for learning at most. */

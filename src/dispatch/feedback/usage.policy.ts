@@ -5,7 +5,7 @@
  * And what a call has spent in all. Invariants: a member that is missing or no count is not stated; nothing is ever read as 0 that was
  * not 0; a meter whose level the response's fields state is settled by that level alone.
  */
-import type { Costs, Feedback, MeterName, TokenUsage } from '../../call.ts';
+import type { Costs, Feedback, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
 import { countAt, objectAt, parseJson, recordAt, valueAt, type JsonRecord } from './json.policy.ts';
 import { count } from './limits.policy.ts';
@@ -176,15 +176,10 @@ export function spentOf(status: number, head: Feedback, late: Feedback | null): 
   return usage === undefined ? null : spentTokens(head, usage);
 }
 
-function spentTokens(head: Feedback, usage: TokenUsage): Costs | null {
-  const spent: Partial<Record<MeterName, number>> = {};
-  const settle = (meter: MeterName, units: number | null): void => {
-    const isStated = head.meters.some((report) => report.meter === meter && report.level !== null);
-    if (units !== null && !isStated) spent[meter] = units;
-  };
-  settle('tokens', usage.total);
-  settle('tokens_day', usage.total);
-  settle('input_tokens', usage.input);
-  settle('output_tokens', usage.output);
-  return Object.keys(spent).length === 0 ? null : spent;
+function spentTokens({ meters }: Feedback, { total, input, output }: TokenUsage): Costs | null {
+  const spent = { tokens: total, tokens_day: total, input_tokens: input, output_tokens: output };
+  const isStated = (name: string): boolean =>
+    meters.some(({ meter, level }) => meter === name && level !== null);
+  const settled = Object.entries(spent).filter(([meter, units]) => units !== null && !isStated(meter));
+  return settled.length === 0 ? null : (Object.fromEntries(settled) as Costs);
 }
