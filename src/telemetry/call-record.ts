@@ -16,7 +16,7 @@ import { noneLabel, type Labels } from './labels.ts';
 import type { Live, LiveCall } from './live.ts';
 import type { CallLogger } from './logger.ts';
 import type { Metrics, WorkspaceLabels } from './metrics.ts';
-import type { CallSpans, Tracing } from './spans.ts';
+import { CallSpans, type Tracing } from './spans.ts';
 
 /** The record of a call as the stages see it. */
 export type CallRecord = Omit<RunningCallRecord, 'upstream' | 'receivedAt' | 'isWaiting'>;
@@ -135,7 +135,8 @@ export class RunningCallRecord implements LiveCall {
 
   #arrived(): void {
     if (this.#arrivingCosts === null) return;
-    this.#activity()?.arrived(this.#workspace, this.upstream, this.#arrivingCosts);
+    const costs = this.#arrivingCosts;
+    this.#tell((sink, workspaceId) => sink.arrived(workspaceId, this.upstream, costs));
     this.#arrivingCosts = null;
   }
 
@@ -180,7 +181,7 @@ export class RunningCallRecord implements LiveCall {
       const kind = isPermanent ? 'permanent' : 'rate';
       this.#to.metrics.count('sluice_upstream_throttles_total', { ...this.#by(), kind });
       const fact = isPermanent ? 'throttledPermanent' : 'throttledRate';
-      this.#activity()?.counted(this.#workspace, this.upstream, fact);
+      this.#tell((sink, workspaceId) => sink.counted(workspaceId, this.upstream, fact));
     });
   }
 
@@ -192,7 +193,7 @@ export class RunningCallRecord implements LiveCall {
       const ids = this.#absorbedIds ?? [];
       if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
       this.#to.metrics.count('sluice_retries_absorbed_total', this.#by());
-      this.#activity()?.counted(this.#workspace, this.upstream, 'absorbed');
+      this.#tell((sink, workspaceId) => sink.counted(workspaceId, this.upstream, 'absorbed'));
     });
   }
 
@@ -273,7 +274,7 @@ export class RunningCallRecord implements LiveCall {
     this.recording?.ended(outcome, waitedMs, now);
     if (!isReserved) this.#arrived();
     const fact = { outcome, code, heldBy, isReserved, waitedMs, attempts, durationMs };
-    this.#activity()?.ended(this.#workspace, upstream, fact);
+    this.#tell((sink, workspaceId) => sink.ended(workspaceId, upstream, fact));
   }
 
   /** Of a call that ends without a record of its own. */
@@ -294,7 +295,7 @@ export class RunningCallRecord implements LiveCall {
   #beginSpans(): void {
     const { tracing, clock } = this.#to;
     if (tracing === null || this.#spans !== null) return;
-    this.#spans = tracing.begin(this.#call, {
+    this.#spans = new CallSpans(tracing.tracer, this.#call, {
       startedAt: clock.now() - (clock.monotonic() - this.#call.receivedAt),
       workspace: this.workspaceId === null ? null : this.#label(),
       upstream: this.#upstream,
@@ -335,13 +336,11 @@ export class RunningCallRecord implements LiveCall {
     return this.workspaceId === null ? noneLabel : this.#to.labels.of(this.workspaceId);
   }
 
-  /** Hears of calls whose workspace and upstream are known. */
-  #activity(): FactSink | null {
-    return this.workspaceId === null || this.#upstream === null ? null : this.#to.activity;
-  }
-
-  get #workspace(): string {
-    return this.workspaceId ?? noneLabel;
+  /** Listeners hear of calls whose workspace and upstream are known. */
+  #tell(tell: (sink: FactSink, workspaceId: string) => void): void {
+    const { activity } = this.#to;
+    if (activity !== null && this.workspaceId !== null && this.#upstream !== null)
+      tell(activity, this.workspaceId);
   }
 
   #now(): number {

@@ -56,60 +56,26 @@ type LabelValues = Readonly<Record<string, string>>;
 /** Labels of the counters that name a workspace. */
 export type WorkspaceLabels = Readonly<Record<'workspace' | 'upstream', string>>;
 
+const throttleKinds = ['rate', 'permanent'];
+
 /** With the closed set of values of its last label, if that has one: all its series begin at 0, so that their first increase is seen. */
 const counters = {
   sluice_requests_total: ['workspace upstream outcome', 'Calls ended, by how they ended.', outcomes],
   sluice_shed_total: ['workspace upstream reason', 'Calls refused for lack of room or time.', shedReasons],
-  sluice_upstream_throttles_total: [
-    'workspace upstream kind',
-    'Throttled responses received from the upstream.',
-    ['rate', 'permanent'],
-  ],
+  sluice_upstream_throttles_total: ['workspace upstream kind', 'Throttled responses.', throttleKinds],
   sluice_retries_absorbed_total: ['workspace upstream', 'Throttled responses the client never saw.', null],
-  sluice_would_refuse_total: [
-    'workspace upstream reason',
-    'Calls only observed that limits would have refused.',
-    limitRefusals,
-  ],
-  sluice_held_refusals_total: [
-    'upstream held_by',
-    'Calls refused with 429, by what held them back.',
-    heldByReasons,
-  ],
+  sluice_would_refuse_total: ['workspace upstream reason', 'Calls limits would refuse.', limitRefusals],
+  sluice_held_refusals_total: ['upstream held_by', 'Calls refused with 429, by cause.', heldByReasons],
   sluice_upstream_failures_total: ['upstream reason', 'Attempts that failed, by why.', failureReasons],
-  sluice_credential_renewals_total: [
-    'upstream outcome',
-    'Renewals of upstream credentials, by how they ended.',
-    renewalOutcomes,
-  ],
-  sluice_idempotent_replays_total: [
-    'upstream',
-    'Calls answered with what was kept of an earlier call with the same idempotency key.',
-    null,
-  ],
-  sluice_repeats_joined_total: [
-    'upstream',
-    'Calls that got the response of a call under way that they repeat, on any replica.',
-    null,
-  ],
-  sluice_repeats_made_again_total: [
-    'upstream',
-    'Calls made again for their repeats, because the replica that had made them is gone, or Redis had lost their claims.',
-    null,
-  ],
+  sluice_credential_renewals_total: ['upstream outcome', 'Renewals of credentials.', renewalOutcomes],
+  sluice_idempotent_replays_total: ['upstream', 'Calls answered with a kept response.', null],
+  sluice_repeats_joined_total: ['upstream', 'Calls that got the response of the call they repeat.', null],
+  sluice_repeats_made_again_total: ['upstream', 'Calls made again for their repeats.', null],
   sluice_overload_total: ['bound', 'Calls and connections refused as too many, by bound.', overloadBounds],
-  sluice_log_lines_left_out_total: [
-    '',
-    'Calls without a valid API key that got no log line, because few of them are written each minute.',
-    null,
-  ],
+  sluice_log_lines_left_out_total: ['', 'Calls without a valid API key that got no log line.', null],
   sluice_redis_errors_total: ['kind', 'Limiter commands that Redis did not carry out.', redisErrorKinds],
   sluice_leases_lost_total: ['reason', 'In-flight leases lost before they were settled.', leaseLostReasons],
-  sluice_dispatched_after_client_gone_total: [
-    '',
-    'Calls sent although their client had left. Must stay 0.',
-    null,
-  ],
+  sluice_dispatched_after_client_gone_total: ['', 'Must stay 0: calls sent after their client left.', null],
 } satisfies Record<string, Row<readonly string[] | null>>;
 export type CounterName = keyof typeof counters;
 
@@ -128,31 +94,11 @@ const overheadBuckets = [0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05
 const redisBuckets = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
 
 const histograms = {
-  sluice_queue_wait_seconds: [
-    'upstream outcome',
-    'Time a call was held before it was sent or refused, all its waits together.',
-    waitBuckets,
-  ],
-  sluice_would_wait_seconds: [
-    'upstream',
-    'Time for which limits would have held a call that was only observed.',
-    waitBuckets,
-  ],
-  sluice_upstream_seconds: [
-    'upstream',
-    'Per attempt: from sending until the head of the response.',
-    upstreamBuckets,
-  ],
-  sluice_overhead_seconds: [
-    'upstream',
-    'Per call: time Sluice added beside waiting, reading the request body and the upstream.',
-    overheadBuckets,
-  ],
-  sluice_redis_command_seconds: [
-    'command',
-    'Time of a limiter command on Redis, as seen by this replica.',
-    redisBuckets,
-  ],
+  sluice_queue_wait_seconds: ['upstream outcome', 'Time a call was held, all waits together.', waitBuckets],
+  sluice_would_wait_seconds: ['upstream', 'Wait of an observed call, had limits held it.', waitBuckets],
+  sluice_upstream_seconds: ['upstream', 'Per attempt: until the head of its response.', upstreamBuckets],
+  sluice_overhead_seconds: ['upstream', 'Per call: time beside waiting, body and upstream.', overheadBuckets],
+  sluice_redis_command_seconds: ['command', 'Time of a command on Redis.', redisBuckets],
 } satisfies Record<string, Row<number[]>>;
 export type HistogramName = keyof typeof histograms;
 
@@ -235,26 +181,10 @@ const gauges: Readonly<Record<string, Row<Reading>>> = {
         .toSorted((a, b) => b.expiresInMs - a.expiresInMs)
         .map(({ upstream, expiresInMs }) => [{ upstream }, expiresInMs / 1_000]),
   ],
-  sluice_queue_bytes: [
-    '',
-    'Bytes held in memory for calls under way: request bodies, and responses that a repeat may join.',
-    ofProcess(({ heldBytes }) => heldBytes),
-  ],
-  sluice_kept_response_bytes: [
-    '',
-    'Bytes of ended responses that are kept in memory for repeats.',
-    ofProcess(({ keptBytes }) => keptBytes),
-  ],
-  sluice_head_bytes: [
-    '',
-    'Bytes of the heads of open calls, and of heads that are not complete.',
-    ofProcess(({ headBytes }) => headBytes),
-  ],
-  sluice_connections: [
-    '',
-    'Client connections open on this replica.',
-    ofProcess(({ connections }) => connections),
-  ],
+  sluice_queue_bytes: ['', 'Bytes held for calls under way.', ofProcess(({ heldBytes }) => heldBytes)],
+  sluice_kept_response_bytes: ['', 'Bytes kept for repeats.', ofProcess(({ keptBytes }) => keptBytes)],
+  sluice_head_bytes: ['', 'Bytes of heads of requests.', ofProcess(({ headBytes }) => headBytes)],
+  sluice_connections: ['', 'Client connections.', ofProcess(({ connections }) => connections)],
   sluice_open_calls: [
     '',
     'Calls held and in flight on this replica.',

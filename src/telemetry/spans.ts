@@ -15,6 +15,7 @@ import {
   type Context,
   type Span,
   type SpanContext,
+  type Tracer,
 } from '@opentelemetry/api';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
@@ -27,31 +28,11 @@ const routes: Record<Call['form'], string> = {
   activity: '/activity',
 };
 
-/** What is known of a call when its spans begin. */
-export interface TracedCall {
-  /** When the call came, milliseconds since the epoch. */
-  readonly startedAt: number;
-  /**
-   * Label of its workspace; `null` for a call without a valid API key, whose `traceparent` counts for nothing: a stranger chooses no
-   * trace and forces none.
-   */
-  readonly workspace: string | null;
-  readonly upstream: UpstreamSettings | null;
-}
-
-/** Makes the spans of calls with the registered tracer provider, whose sampler decides which of them are recorded. */
-export class Tracing {
+/** The registered tracer, whose sampler decides which calls are recorded. */
+export interface Tracing {
+  readonly tracer: Tracer;
   /** Exports what is buffered and stops. Called once, when the process drains. */
-  readonly close: () => Promise<void>;
-  readonly tracer = trace.getTracer('sluice');
-
-  constructor(close: () => Promise<void>) {
-    this.close = close;
-  }
-
-  begin(call: Call, traced: TracedCall): CallSpans {
-    return new CallSpans(this, call, traced);
-  }
+  close(): Promise<void>;
 }
 
 /**
@@ -61,7 +42,7 @@ export class Tracing {
 export class CallSpans {
   /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
   readonly traceId: string | null;
-  readonly #tracing: Tracing;
+  readonly #tracer: Tracer;
   /** The client's span; `null` = this call begins its trace. */
   readonly #parent: SpanContext | null;
   readonly #server: Span;
@@ -70,14 +51,29 @@ export class CallSpans {
   #wait: Span | null = null;
   #attempt: Span | null = null;
 
-  constructor(tracing: Tracing, call: Call, traced: TracedCall) {
-    const { startedAt, workspace, upstream } = traced;
-    this.#tracing = tracing;
+  /**
+   * `startedAt`: when the call came, Unix milliseconds. `workspace`: its label; `null` = it has no valid API key, and its `traceparent`
+   * counts for nothing: a stranger chooses no trace and forces none.
+   */
+  constructor(
+    tracer: Tracer,
+    call: Call,
+    {
+      startedAt,
+      workspace,
+      upstream,
+    }: {
+      readonly startedAt: number;
+      readonly workspace: string | null;
+      readonly upstream: UpstreamSettings | null;
+    },
+  ) {
+    this.#tracer = tracer;
     this.#parent = workspace === null ? null : parentOf(call.rawFields);
     this.#upstream = upstream;
     this.#method = knownMethods.has(call.method) ? call.method : 'HTTP';
     const route = routes[call.form];
-    this.#server = tracing.tracer.startSpan(
+    this.#server = tracer.startSpan(
       `${this.#method} ${route}`,
       { kind: SpanKind.SERVER, startTime: startedAt },
       this.#parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, this.#parent),
@@ -96,11 +92,7 @@ export class CallSpans {
 
   waiting(): void {
     if (this.traceId === null) return;
-    this.#wait = this.#tracing.tracer.startSpan(
-      'wait',
-      { attributes: this.#upstreamAttribute() },
-      this.#inServer(),
-    );
+    this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamAttribute() }, this.#inServer());
   }
 
   /** The call waits no longer: it was granted, or has ended. */
@@ -120,7 +112,7 @@ export class CallSpans {
       attributes['server.address'] = origin.host;
       attributes['server.port'] = origin.port;
     }
-    this.#attempt = this.#tracing.tracer.startSpan(
+    this.#attempt = this.#tracer.startSpan(
       this.#method,
       { kind: SpanKind.CLIENT, attributes },
       this.#inServer(),

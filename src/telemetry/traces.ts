@@ -5,7 +5,8 @@
  * localhost: both are avoided by importing it only here, only then. Nothing is instrumented automatically, because that
  * records target URLs and script arguments and would hand the client's `baggage` to the upstream.
  */
-import { Tracing } from './spans.ts';
+import { trace } from '@opentelemetry/api';
+import type { Tracing } from './spans.ts';
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -48,5 +49,5 @@ export async function startTracing(env: Environment, instanceId: string): Promis
     logRecordProcessors: [],
   });
   sdk.start();
-  return new Tracing(() => sdk.shutdown());
+  return { tracer: trace.getTracer('sluice'), close: () => sdk.shutdown() };
 }
