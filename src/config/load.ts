@@ -11,7 +11,7 @@ import { Worker } from 'node:worker_threads';
 import { checkText, type ConfigSource, type WrittenConfig } from './check-text.ts';
 import type { CheckResult } from './check-thread.ts';
 import { ConfigError, pathText, type Path } from './problem.ts';
-import { fileSchema, settle, type Settings } from './schema.ts';
+import { fileSchema, settle, settleInTurns, type Settings } from './schema.ts';
 
 export { ConfigError } from './problem.ts';
 export type { Problem } from './problem.ts';
@@ -111,7 +111,7 @@ export async function settingsApart(written: WrittenConfig, signal: AbortSignal)
     written.text.length > maxLengthHere
       ? await checkInThread(written, signal)
       : checkText(fileSchema, written.text, written);
-  return withReadableFiles(settle(file, written), written);
+  return withReadableFiles(await settleInTurns(file, written), written);
 }
 
 /** Sources run as they are, and compiled: the thread's has the ending of this file. */

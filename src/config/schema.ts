@@ -6,6 +6,7 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { dirname, normalize } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { z } from 'zod';
 import type { ConfigSource } from './check-text.ts';
 import { tokenUrlFault, withKeys } from './credential.ts';
@@ -16,7 +17,13 @@ import { server, settleServer } from './server.ts';
 import { checkBesideServer, settleUpstream, upstream } from './upstream.ts';
 import * as is from './values.ts';
 import { wildcardFault } from './origins.ts';
-import { checkUpstreamNames, keyHashes, settleWorkspace, workspace } from './workspace.ts';
+import {
+  checkUpstreamNames,
+  keyHashes,
+  settleWorkspace,
+  workspace,
+  type WorkspaceSettings,
+} from './workspace.ts';
 
 const privacy = is.section(
   is.atRestart({
@@ -185,6 +192,21 @@ const processLabelKey = randomBytes(32).toString('hex');
 export interface Settings extends is.Frozen<ReturnType<typeof settled>> {}
 
 export const settle = (file: FileInput, source: ConfigSource): Settings => is.freeze(settled(file, source));
+
+/** Workspaces that are settled between two turns of the event loop, a few milliseconds of work. */
+const workspacesPerTurn = 200;
+
+/** Like {@link settle}, while calls go on: very many workspaces keep none of them waiting. */
+export async function settleInTurns(file: FileInput, source: ConfigSource): Promise<Settings> {
+  const rest = settle({ ...file, workspaces: {} }, source);
+  const workspaces = new Map<string, WorkspaceSettings>();
+  const context = { upstreams: rest.upstreams, folder: dirname(source.path) };
+  for (const [id, written] of Object.entries(file.workspaces)) {
+    workspaces.set(id, is.freeze(settleWorkspace(id, written, context)));
+    if (workspaces.size % workspacesPerTurn === 0) await nextTurn();
+  }
+  return Object.freeze({ ...rest, workspaces });
+}
 
 function settled(file: FileInput, { path, env }: ConfigSource) {
   const { labelKey } = file.privacy;
