@@ -197,6 +197,10 @@ export class LateRefusals {
       const [first] = calls;
       if (first === undefined) continue;
       const holds = await ceilings.forecast(ceilingOf(first), positions);
+      // A slot came back at another replica: nobody tells of it.
+      const lanes = new Set(calls.map(({ lane }) => lane));
+      const sleeps = [...lanes].some((lane) => (limiter.laneCeiling(lane.bucket, lane.key)?.waitMs ?? 0) > 0);
+      if (holds[0]?.waitMs === 0 && sleeps) this.#rotation.onSlotBack(key);
       // Mostly it holds nobody, and there are very many calls to look at.
       if (holds.some(({ waitMs }) => waitMs > 0)) this.#refuseLate(inTurn(calls.filter(isJudged)), holds);
     }
