@@ -63,6 +63,8 @@ export interface SharedCeilingParts {
   readonly replicas: () => number;
   /** What this replica does while Redis is unavailable. */
   readonly whenDown: () => WhenDown;
+  /** A slot went back into Redis. */
+  readonly onSlotBack: (ceiling: CeilingKey) => void;
 }
 
 /**
@@ -133,11 +135,17 @@ export class CeilingStore {
     if (isNone(ceiling)) return;
     if (this.#shared !== null && id !== null) await this.#shared.redis.giveSlotBack(ceiling, id);
     this.#onSlotBack(ceiling.key);
+    if (id !== null) this.#shared?.onSlotBack(ceiling.key);
   }
 
-  /** `onSlotBack` is called whenever a slot is given back by this replica: who waits for one may ask again. */
+  /** `onSlotBack` is called whenever a slot is given back, by this replica or another: who waits for one may ask again. */
   listen(onSlotBack: (ceiling: CeilingKey) => void): void {
     this.#onSlotBack = onSlotBack;
+  }
+
+  /** Another replica has given a slot back. */
+  slotIsBack(key: CeilingKey): void {
+    this.#onSlotBack(key);
   }
 
   /**

@@ -4,9 +4,11 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
+import { ceilingKey } from '../ids.ts';
 import { RedisLog } from '../log/redis-log.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { RedisHealth } from '../redis/health.ts';
+import { malformed, wordOf } from '../redis/malformed-reply.ts';
 import { type RedisTrouble, RedisUnusable, faultIn } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import { createMapsIn } from '../replicated/redis-map.ts';
@@ -87,7 +89,7 @@ export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConne
 type RedisSettings = NonNullable<Settings['redis']>;
 
 /**
- * The stores of all replicas, in Redis. Owns what is built, started and ended in which order, and who hears of a loss;
+ * The stores of all replicas, in Redis. Owns what is built, started and ended in which order, and who hears of a message and of a loss;
  * every decision is made inside a store.
  */
 class SharedStores implements Stores {
@@ -101,6 +103,8 @@ class SharedStores implements Stores {
   readonly #connection: RedisConnection;
   readonly #redis: RedisHealth;
   readonly #replica: Presence;
+  /** Messages of other replicas reach this one. */
+  #isHeard = false;
   #restored: Promise<unknown> = Promise.resolve();
   #nextRestore: Promise<unknown> | null = null;
 
@@ -147,9 +151,16 @@ class SharedStores implements Stores {
     };
     // Messages know neither databases nor key prefixes.
     const { database, keyPrefix } = settings;
+    const scope = `${database}:${keyPrefix}`;
+    const channel = `sluice:replicas:${scope}`;
     this.ceilings = new CeilingStore(clock, {
       ...shared,
       redis: new RedisCeilings({ client: connection.client, redis, clock }),
+      // Tells the other replicas that a slot of this ceiling is free again. Nothing waits for it, and nothing is kept.
+      onSlotBack: (key) => {
+        if (replica.count() > 1)
+          void redis.run('other', (open) => open.publish(channel, `${replica.id} slot ${key}`));
+      },
     });
     this.limiter = new SharedLimiter({
       ...shared,
@@ -174,7 +185,7 @@ class SharedStores implements Stores {
     });
     this.createMap = createMapsIn(
       {
-        scope: `${database}:${keyPrefix}`,
+        scope,
         try: async (run) => {
           const reply = await redis.run('other', run);
           return reply.kind === 'reply' ? reply.value : null;
@@ -183,6 +194,14 @@ class SharedStores implements Stores {
       },
       parts.settings.privacy.labelKey,
     );
+    connection.subscribe(channel, {
+      onMessage: (message) => this.#hear(message),
+      // Grants do not come by it.
+      mayWait: () => true,
+      onReady: () => {
+        this.#isHeard = true;
+      },
+    });
   }
 
   async ready(): Promise<void> {
@@ -245,6 +264,15 @@ class SharedStores implements Stores {
     return this.#nextRestore;
   }
 
+  #hear(message: string): void {
+    try {
+      const [, sender, key = ''] = /^(\S+) slot (.*)$/.exec(message) ?? malformed();
+      if (sender !== this.#replica.id) this.ceilings.slotIsBack(ceilingKey(wordOf(key)));
+    } catch (failure) {
+      this.#parts.telemetry.log.bug('a message of a replica cannot be read', failure);
+    }
+  }
+
   async #firstContact(): Promise<void> {
     const { clock, telemetry } = this.#parts;
     const until = clock.monotonic() + firstContactMs;
@@ -252,6 +280,7 @@ class SharedStores implements Stores {
     for (;;) {
       try {
         await this.#check();
+        while (!this.#isHeard && clock.monotonic() < until) await pause();
         telemetry.limiterMode('redis');
         return this.#redis.start(true);
       } catch (failure) {

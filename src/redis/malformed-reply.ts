@@ -23,6 +23,11 @@ export function textOf(value: unknown): string {
   return typeof value === 'string' ? value : malformed();
 }
 
+/** An opaque name whose characters make it safe to send to Redis again. */
+export function wordOf(value: unknown): string {
+  return typeof value === 'string' && /^[\w.-]+$/.test(value) ? value : malformed();
+}
+
 /** A finite number, sent as text or as Redis' own integer. */
 export function numberOf(value: unknown): number {
   const read =
