@@ -12,6 +12,7 @@ const long = [
   'test/credentials/refresh/over-replicas.test.ts',
   'test/credentials/renewals-over-replicas.test.ts',
   'test/journey/holds-2000.test.ts',
+  'test/journey/outside-traffic.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/epochs.test.ts',
@@ -34,6 +35,8 @@ const long = [
   'test/simulation/metering/outside.test.ts',
   'test/simulation/metering/windows.test.ts',
   'test/simulation/replicas/charges.test.ts',
+  'test/simulation/replicas/closing.test.ts',
+  'test/simulation/replicas/far-redis.test.ts',
   'test/wire/fuzz.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];
