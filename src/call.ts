@@ -266,9 +266,8 @@ export interface AdmissionRecord {
 
 /** The workspace ceiling as the client gets it (`RateLimit-Policy`, `RateLimit`). */
 export interface RateLimitState {
-  /** Calls per window. */
+  /** Calls per 60 s. */
   readonly limit: number;
-  readonly windowSeconds: number;
   /** Calls that may still leave now. */
   readonly remaining: number;
   /** Seconds until more slots are free. */

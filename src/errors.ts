@@ -106,28 +106,16 @@ export const overloadBounds = [
  */
 export type OverloadBound = (typeof overloadBounds)[number];
 
-/** Why there is no upstream credential to send, as a refusal, a log line and a metric name it. Names are final. */
-export const credentialFaults = [
-  'missing',
-  'invalid',
-  'unreachable',
-  'address_denied',
-  'timeout',
-  'throttled',
-  'refused',
-  'grant_ended',
-  'unwritable',
-] as const;
 /**
+ * Why there is no upstream credential to send, as a refusal, a log line and a metric name it (names are final), and what each says of a
+ * credential, as the end of a sentence that names no file, host or response.
+ *
  * `missing`: no file, or none that may be read · `invalid`: what the file or the token endpoint gave cannot be sent ·
  * `unreachable` `address_denied` `timeout`: the way to the token endpoint · `throttled`: it is asked too often, or cannot answer
  * now · `refused`: it does not accept this client · `grant_ended`: it does not accept the refresh token, so that a person has to authorize the
  * client again · `unwritable`: the refresh token's file could not be replaced.
  */
-export type CredentialFault = (typeof credentialFaults)[number];
-
-/** What each says of a credential, as the end of a sentence. Names no file, host or response. */
-export const credentialFaultWords: Readonly<Record<CredentialFault, string>> = {
+export const credentialFaultWords = {
   missing: 'its file is missing (missing)',
   invalid: 'what its source gave cannot be sent (invalid)',
   unreachable: 'its token endpoint cannot be reached (unreachable)',
@@ -139,6 +127,8 @@ export const credentialFaultWords: Readonly<Record<CredentialFault, string>> = {
     'its refresh token is not valid any more, an operator has to authorize the client again and write the new token to its file (grant_ended)',
   unwritable: 'the file of its refresh token cannot be replaced (unwritable)',
 };
+export type CredentialFault = keyof typeof credentialFaultWords;
+export const credentialFaults = Object.keys(credentialFaultWords) as readonly CredentialFault[];
 
 /** What a refusal may carry beside its code. */
 export interface RefusalDetails {

@@ -64,10 +64,10 @@ export function knownFields(
   const fields: string[] = [];
   if (record) fields.push('Sluice-Admission', admissionField(record));
   if (rateLimit) {
-    const { limit, windowSeconds, remaining, resetSeconds } = rateLimit;
-    const [q, w] = [Math.floor(whole(limit)), Math.ceil(whole(windowSeconds))];
+    const { limit, remaining, resetSeconds } = rateLimit;
+    const q = Math.floor(whole(limit));
     const [r, t] = [Math.floor(whole(remaining)), Math.ceil(whole(resetSeconds))];
-    fields.push('RateLimit-Policy', `"workspace";q=${q};w=${w}`, 'RateLimit', `"workspace";r=${r};t=${t}`);
+    fields.push('RateLimit-Policy', `"workspace";q=${q};w=60`, 'RateLimit', `"workspace";r=${r};t=${t}`);
   }
   return fields;
 }

@@ -16,15 +16,6 @@ import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import { nameOf } from './key-names.ts';
 import { callFormOf, separatorsOf } from './separators.policy.ts';
 
-export interface CallBucket {
-  /** Whose quota the call takes at its upstream. */
-  readonly account: string;
-  /** The bucket that the call's own parts name; its quota may turn out to be that of another bucket (`quotas/`). */
-  readonly own: OwnQuota;
-  /** The bucket that the call is admitted to. */
-  readonly bucket: BucketKey;
-}
-
 export interface BucketSources {
   readonly quotas: Pick<JoinedQuotas, 'bucketOf' | 'nameOf'>;
   readonly chosenBuckets: ChosenBuckets;
@@ -33,7 +24,11 @@ export interface BucketSources {
   readonly now: number;
 }
 
-/** `route` leads to the settings of the call's operation; those of the `upstream` as a whole bound what its callers choose. */
+/**
+ * `account`: whose quota the call takes at its upstream. `own`: the bucket that its own parts name, whose quota may turn out to be that of
+ * another bucket (`quotas/`). `bucket`: the one that it is admitted to.
+ * @param call `route` leads to the settings of its operation; those of the `upstream` as a whole bound what its callers choose
+ */
 export function bucketOf(
   call: {
     readonly caller: Caller;
@@ -43,7 +38,7 @@ export function bucketOf(
     readonly description: Pick<CallDescription, 'model' | 'tier'>;
   },
   { quotas, chosenBuckets, labelKey, now }: BucketSources,
-): CallBucket {
+): { readonly account: string; readonly own: OwnQuota; readonly bucket: BucketKey } {
   const { caller, route, request, description } = call;
   const { upstream, pathAndQuery } = route;
   const { dialect } = upstream;

@@ -37,7 +37,6 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
   if (state === null) return null;
   return {
     limit: state.limit,
-    windowSeconds: 60,
     remaining: state.remaining,
     // Up to 61: the log's window is a little longer than what is promised, and the slot is free after the log's.
     resetSeconds: Math.ceil(state.nextSlotMs / 1000),

@@ -104,7 +104,7 @@ describe('a refusal', () => {
 
   test('states the ceiling and the wait when they are known', () => {
     const record = { waitedMs: 45_000.4, attempts: 2, absorbed: 2, held: [] };
-    const rateLimit = { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 0.2 };
+    const rateLimit = { limit: 500, remaining: 412, resetSeconds: 0.2 };
     const fields = fieldsOf(
       responseTo('wait_expired', { retryInMs: 2_500 }, { known: { record, rateLimit } }),
     );
@@ -124,7 +124,7 @@ describe('a refusal', () => {
 });
 
 describe('the structured fields of Sluice', () => {
-  const all = (n: number) => ({ limit: n, windowSeconds: n, remaining: n, resetSeconds: n });
+  const all = (n: number) => ({ limit: n, remaining: n, resetSeconds: n });
   const admitted = (n: number) => ({ waitedMs: n, attempts: n, absorbed: n, held: [] });
   const [admissionField, ceilingFields] = [
     (...record: Parameters<typeof knownFields>) => knownFields(...record)[1] ?? '',
@@ -163,9 +163,9 @@ describe('the structured fields of Sluice', () => {
 
   test('are written as by a general serializer', () => {
     const n = 999_999_999_999_999;
-    const list = (...names: string[]) =>
-      serializeList([['workspace', new Map(names.map((name) => [name, n]))]]);
-    expect(ceilingFields(all(n))).toEqual([list('q', 'w'), list('r', 't')]);
+    const list = (members: Readonly<Record<string, number>>) =>
+      serializeList([['workspace', new Map(Object.entries(members))]]);
+    expect(ceilingFields(all(n))).toEqual([list({ q: n, w: 60 }), list({ r: n, t: n })]);
     const dictionary = serializeDictionary({ waited: n, attempts: n, absorbed: n });
     expect(admissionField(admitted(n), null)).toBe(dictionary);
   });

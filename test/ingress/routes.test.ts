@@ -86,7 +86,7 @@ describe('the response to a call', () => {
       status: 418,
       fields: ['X-A', '1', 'Set-Cookie', 'a', 'Set-Cookie', 'b', ...own],
       record: { waitedMs: 1_234, attempts: 3, absorbed: 2, held: [] },
-      rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 1.5 },
+      rateLimit: { limit: 40, remaining: 0, resetSeconds: 1.5 },
       shouldRetry: false,
       onEnd: (how) => ends.push(how),
     });
@@ -141,7 +141,7 @@ describe('the response to a call', () => {
   test('states what is known so far when it is a refusal', async () => {
     const server = await startDataServer((call) => {
       call.report({
-        rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 },
+        rateLimit: { limit: 40, remaining: 0, resetSeconds: 30 },
         record: { waitedMs: 5, attempts: 0, absorbed: 0, held: [] },
       });
       throw new Refusal('wait_too_long', { retryInMs: 30_000, detail: 'Later.' });
