@@ -62,16 +62,17 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
 
 /**
  * What was sent counts for each window of requests, whoever counted it: one that is stated anew goes on with what a window of its length
- * has counted, or else with the longest log of sends, or with the longest window.
+ * has counted, or else, unless it drains as before, with the longest log of sends, or with the longest window.
  */
 function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: number): void {
   const known = windowNames
     .flatMap((name) => bucket.meters.get(name) ?? [])
     .flatMap((meter) => (meter.limit === null ? [] : { ...meter }))
     .toSorted((a, b) => Number(b.log !== null) - Number(a.log !== null) || b.windowMs - a.windowMs);
-  for (const { meter: name, windowMs: ofIt } of settings) {
+  for (const { meter: name, windowMs: ofIt, counts } of settings) {
     const meter = meterOf(bucket, name, now);
-    const source = known.find((one) => one.windowMs === ofIt) ?? known[0];
+    const drainsOn = meter.limit !== null && meter.log === null && counts === undefined;
+    const source = known.find((one) => one.windowMs === ofIt) ?? (drainsOn ? undefined : known[0]);
     if (source === undefined || !windowNames.includes(name)) continue;
     const { windowMs, log, level, at } = source;
     if (meter.limit === null || meter.windowMs !== ofIt) Object.assign(meter, { windowMs, log, level, at });
