@@ -58,7 +58,9 @@ export function fold(state: SharedState, entry: Entry<LogEvent>): EntryEffects {
   const beginsTerm = entry.term !== state.term?.number;
   // Before replicas are forgotten: after a long absence of the log none was heard of lately, and each may have used units alone.
   if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
-  forgetReplicas(state, now);
+  // Leases of a replica that was not heard of for so long have ended, and nobody waits on it.
+  const forgottenAt = now - Math.max(state.leaseMs, replicaLifeMs);
+  for (const name of state.replicas.between(-Infinity, forgottenAt)) state.replicas.delete(name);
   state.replicas.set(replica, now);
   const replies = entry.events.map((event) => applied(run, event));
   visitDue(run);
@@ -78,17 +80,6 @@ interface Run {
   readonly failures: unknown[];
 }
 
-/** Leases of a replica that was not heard of for so long have ended, and nobody waits on it. */
-function forgetReplicas({ replicas, leaseMs }: SharedState, now: number): void {
-  const lifeMs = Math.max(leaseMs, replicaLifeMs);
-  for (
-    let first = replicas.first();
-    first !== undefined && first.score + lifeMs < now;
-    first = replicas.first()
-  )
-    replicas.delete(first.name);
-}
-
 function applied(run: Run, event: LogEvent): EventReply | null {
   switch (event.kind) {
     case 'admit':
@@ -106,7 +97,7 @@ function applied(run: Run, event: LogEvent): EventReply | null {
       for (const used of event.used) charge(used, run);
       return null;
     case 'here':
-      noteHere(run, event.term);
+      if (run.state.term?.number === event.term) awaitNoMore(run);
       return null;
     case 'leave':
       run.state.replicas.delete(run.replica);
@@ -199,10 +190,6 @@ const pumpLater = (bucket: Bucket, now: number): Effects => ({
 });
 
 /** The replica has said all that it has to say in this term. */
-function noteHere(run: Run, number: number): void {
-  if (run.state.term?.number === number) awaitNoMore(run);
-}
-
 function awaitNoMore({ state, replica, now }: Run): void {
   const { term } = state;
   if (term?.awaited.includes(replica) !== true) return;
@@ -268,8 +255,10 @@ function change(
 ): void {
   const { state, now } = run;
   try {
-    const bucket = state.buckets.get(key) ?? (setting === null ? null : begin(run, key, setting));
+    // The log's time is in milliseconds since 1970.
+    const bucket = state.buckets.get(key) ?? (setting === null ? null : createBucket(setting.probe, now, 0));
     if (bucket === null) return;
+    state.buckets.set(key, bucket);
     bringUpToDate(state, bucket, now);
     if (isClosedWithAll(state, bucket, now))
       run.closed.push({ bucket: key, closedMs: closedMs(bucket, now) });
@@ -281,14 +270,6 @@ function change(
     forgetBucket(state, key);
     run.failures.push(error);
   }
-}
-
-function begin({ state, now }: Run, key: BucketKey, { probe }: BucketSetting): Bucket {
-  // The log's time is in milliseconds since 1970.
-  const epochAt = 0;
-  const bucket = createBucket(probe, now, epochAt);
-  state.buckets.set(key, bucket);
-  return bucket;
 }
 
 /** Tells a bucket what the log knows and the bucket needs now: who lives, which leases go on, and what is withheld. */
@@ -342,17 +323,13 @@ function schedule(
   if (grantAt === null) state.grantsDue.delete(key);
   else state.grantsDue.set(key, grantAt);
   const upkeepAt = isUnused(bucket)
-    ? Math.max(now + memoryMs(bucket, now) + closedMs(bucket, now), keptUntil(bucket))
+    ? Math.max(
+        now + memoryMs(bucket, now) + closedMs(bucket, now),
+        ...bucket.reservations.values().map(({ until }) => until),
+      )
     : Math.min(state.upkeepDue.scoreOf(key) ?? Infinity, now + upkeepMs);
   state.upkeepDue.set(key, upkeepAt);
 }
-
-/** When the last reservation ends; 0 = there is none. */
-const keptUntil = ({ reservations }: Bucket): number => {
-  let last = 0;
-  for (const { until } of reservations.values()) last = Math.max(last, until);
-  return last;
-};
 
 /** Nothing waits and nothing is in flight: only what was learned is left, and what is kept for clients that come back. */
 const isUnused = ({ tickets, leases }: Bucket): boolean => tickets.size === 0 && leases.size === 0;
@@ -395,18 +372,18 @@ export const unansweredMemoryMs = 5_000;
 
 /** Milliseconds after `now`, the bucket's last use, at which it may be forgotten. The time for which it is closed comes on top. */
 export function memoryMs(bucket: Bucket, now: number): number {
-  let memory = memoryOfLevels(bucket, now);
-  for (const meter of bucket.meters.values()) memory = Math.max(memory, logMemoryMs(meter, now));
-  return memory;
-}
-
-function memoryOfLevels(bucket: Bucket, now: number): number {
-  if (allWaiting(bucket) > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
-  let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
-  for (const meter of bucket.meters.values()) {
-    if (meter.reported !== null || meter.heardAt !== null) return bucketMemoryMs;
+  const meters = [...bucket.meters.values()];
+  const isOfUse =
+    allWaiting(bucket) > 0 ||
+    bucket.leases.size > 0 ||
+    bucket.closedAt !== null ||
+    meters.some(({ reported, heardAt }) => reported !== null || heardAt !== null);
+  const blankMs = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
+  let longest = isOfUse ? bucketMemoryMs : blankMs;
+  for (const meter of meters) {
     // A drained meter equals a new one, so the bucket is kept until then. Without a known limit a meter holds no call back.
-    if (meter.limit !== null) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
+    const drainedMs = meter.limit === null ? 0 : meter.at + meter.level / drainRate(meter) - now;
+    longest = Math.max(longest, Math.min(drainedMs, bucketMemoryMs), logMemoryMs(meter, now));
   }
-  return Math.min(longest, bucketMemoryMs);
+  return longest;
 }
