@@ -83,6 +83,12 @@ type HeardGrant = Omit<SharedGrant, 'replica' | 'at'> & Pick<HeldGrant, 'granted
 
 /** What is said again if it is lost: it concerns no call's own place. */
 type Repeatable = Extract<BucketEvent, { kind: 'reconfigure' | 'open' }>;
+/** It is told to the log as soon as the copy has joined. `done`: it is said, or nobody waits for that any more. */
+interface Unsaid {
+  readonly bucket: BucketKey;
+  readonly event: Repeatable;
+  readonly done: () => void;
+}
 
 const unavailable: AdmissionReply = {
   kind: 'refused',
@@ -96,7 +102,7 @@ export class Shard {
   /** By ticket; calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
   readonly #calls = new Map<TicketId | LeaseToken, OwnCall>();
   readonly #ended: EndedCalls;
-  #unsaid: { readonly bucket: BucketKey; readonly event: Repeatable }[] = [];
+  #unsaid: Unsaid[] = [];
   /** What was used alone, if the log went away again before that was heard. */
   #unreported: readonly UsedUnits[] = [];
   /** The calls are in a log of this replica while the shared one is away; `null` = in the shared one. */
@@ -260,6 +266,7 @@ export class Shard {
     for (const { admission, state } of this.#calls.values())
       if (state.kind !== 'sent') void this.cancel(admission.bucket, admission.ticket);
     this.#phase = 'closed';
+    for (const { done } of this.#unsaid) done();
     this.#cancelBeat?.();
     void this.#alone?.copy.close();
     if (this.#calls.size === 0) this.#shared.say({ kind: 'leave' });
@@ -429,15 +436,20 @@ export class Shard {
     return held === undefined ? Promise.resolve() : this.#say(grant.bucket, eventOf(held));
   }
 
-  /** Says it to the shared log, also while that is away: then when it is back. */
-  async #sayToAll(bucket: BucketKey, event: Repeatable): Promise<void> {
-    let isHeard = false;
-    await this.#say(bucket, this.#ownShareOf(event), (heard) => {
-      isHeard = heard !== 'lost' && this.#alone === null;
+  /** Says it to the shared log, also where that cannot hear it yet: then when it is joined. Resolves then, or when it is away. */
+  #sayToAll(bucket: BucketKey, event: Repeatable): Promise<void> {
+    return new Promise((done) => this.#sayUnsaid({ bucket, event, done }));
+  }
+
+  #sayUnsaid(unsaid: Unsaid): void {
+    const { bucket, event, done } = unsaid;
+    void this.#say(bucket, this.#ownShareOf(event), (heard) => {
+      const isHeard = heard !== 'lost' && this.#alone === null;
+      if (isHeard || this.#phase === 'closed') return done();
+      this.#unsaid.push(unsaid);
+      if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift()?.done();
+      if (this.#alone !== null || this.#phase !== 'serves') done();
     });
-    if (isHeard || this.#phase === 'closed') return;
-    this.#unsaid.push({ bucket, event });
-    if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift();
   }
 
   #ownShareOf(event: Repeatable): Repeatable {
@@ -455,6 +467,7 @@ export class Shard {
 
   #onAway(): void {
     if (this.#alone !== null) return;
+    for (const { done } of this.#unsaid) done();
     if (this.#parts.whenDown() === 'local') return this.#goAlone();
     this.#phase = 'refuses';
     for (const call of this.#calls.values()) {
@@ -482,7 +495,7 @@ export class Shard {
     this.#phase = 'serves';
     this.#unreported = [];
     this.#reconcile(term, [...used, ...this.#ended.takeLost(this.copy.state, termBegan)]);
-    for (const { bucket, event } of this.#unsaid.splice(0)) void this.#sayToAll(bucket, event);
+    for (const unsaid of this.#unsaid.splice(0)) this.#sayUnsaid(unsaid);
   }
 
   /** Brings what the copy says of the calls and what this replica knows of them together. */

@@ -200,16 +200,26 @@ test('a call that was throttled goes back to its position, and its bucket is clo
   expect([...a.granted(), ...b.granted()]).toEqual(['first', 'first']);
 });
 
-test('a replica that is joining its log says that it opened a bucket when it has joined', async () => {
-  await a.admit('first');
-  await a.settle('first', throttled(60_000, false));
-  const joining = world.replica('joining', { joinsLater: true });
-  await joining.limiter.open(bucket, 0);
-  joining.end().goOn();
-  joining.end().rejoin(0);
-  await world.pass(20);
-  expect(await a.ask(['next'], { maxWaitMs: 1_000 })).toEqual(['granted']);
-});
+test.each(['joined', 'away'] as const)(
+  'a replica that is joining its log says that it opened a bucket when the log is %s',
+  async (then) => {
+    await a.admit('first');
+    await a.settle('first', throttled(60_000, false));
+    const joining = world.replica('joining', { joinsLater: true });
+    let isDone = false;
+    void joining.limiter.open(bucket, 0).then(() => (isDone = true));
+    await world.pass(20);
+    expect(isDone).toBe(false);
+    if (then === 'away') joining.end().goAway();
+    else {
+      joining.end().goOn();
+      joining.end().rejoin(0);
+    }
+    await world.pass(20);
+    expect(isDone).toBe(true);
+    expect(await a.ask(['next'], { maxWaitMs: 1_000 })).toEqual([then === 'away' ? 'refused' : 'granted']);
+  },
+);
 
 const moves = (from: string, to: string, options: AdmissionOptions): Promise<void> =>
   a.limiter.move(bucketKey(from), admission('moves', { bucket: to, ...serial, ...options }));
