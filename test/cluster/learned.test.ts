@@ -5,6 +5,7 @@ import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { spokenWorld } from '../support/spoken.ts';
 import { until } from '../support/until.ts';
+import { withMethods } from '../support/with-methods.ts';
 import { model, onRedis } from './fleet.ts';
 
 const { open, started, redis, fleet, upstream, languageModel } = onRedis();
@@ -81,13 +82,13 @@ function watchLeases() {
   };
   AdmissionQueue.prototype.enter = async function noteLeases(...entering) {
     const ticket = await enter.apply(this, entering);
-    const granted = ticket.whenGranted.bind(ticket);
-    ticket.whenGranted = async () => {
-      const lease = await granted();
-      left.push({ bucket: lease.grant.bucket, isJoinKnown: knowing.has(this) });
-      return lease;
-    };
-    return ticket;
+    return withMethods(ticket, {
+      whenGranted: async () => {
+        const lease = await ticket.whenGranted();
+        left.push({ bucket: lease.grant.bucket, isJoinKnown: knowing.has(this) });
+        return lease;
+      },
+    });
   };
   open.push(() => Object.assign(AdmissionQueue.prototype, { enter, moveToJoinedBuckets }));
   return { left, knowing };
