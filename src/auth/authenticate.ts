@@ -144,7 +144,15 @@ function targetShows(key: string, rawUrl: string): boolean {
     const shows = key.startsWith(apiKeyPrefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
     if (shows || showsApiKey(text)) return true;
     if (layers === layersOfEncoding || !text.includes('%')) return false;
-    // One layer less, octet by octet: what is no ASCII need not be right, and broken encodings elsewhere must not hide the key.
-    text = text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
+    text = decodedOnce(text);
+  }
+}
+
+/** One layer less. Where an encoding is broken, octet by octet: what is no ASCII need not be right then, but no key may hide behind it. */
+function decodedOnce(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
   }
 }

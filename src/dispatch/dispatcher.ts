@@ -76,7 +76,7 @@ const maxHoldMs = 1_000;
 export class Dispatcher {
   readonly #clock: Clock;
   readonly #transport: Transport;
-  /** Resolve when the latest sending of a lane is written, or will never be. */
+  /** Resolve when the latest sending of a lane is ready to be written, or will never be. */
   readonly #written = new Map<string, Promise<void>>();
 
   constructor(clock: Clock) {
@@ -114,7 +114,7 @@ export class Dispatcher {
       dialect: upstream.dialect,
       callClass: description.callClass,
       line: (start: () => void) => permits.enter(origin, caller.workspace, start),
-      onSent: release,
+      onReady: release,
     };
     // A request that was never written must not hold back those behind it.
     return attempt(this.#transport, request, this.#clock).finally(release);

@@ -37,6 +37,11 @@ export interface TransportAttempt {
   readonly hold?: Promise<void> | null;
   /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
   readonly line?: (start: () => void) => SocketPermit;
+  /**
+   * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
+   * later are written later. Must not throw.
+   */
+  readonly onReady?: () => void;
   /** Called once, just before the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
@@ -45,6 +50,8 @@ export class Transport {
   readonly #clock: Clock;
   /** Exchanges that are not over, by their numbers. */
   readonly #live = new ShortLived<number, Exchange>();
+  /** Writes the requests that are ready. */
+  #writes: (() => void)[] = [];
   #started = 0;
   #isClosed = false;
 
@@ -60,12 +67,27 @@ export class Transport {
    */
   send(attempt: TransportAttempt): Promise<UpstreamResponse> {
     const number = (this.#started += 1);
-    const exchange = new Exchange(attempt, this.#clock, () => this.#live.delete(number));
+    const exchange = new Exchange(attempt, {
+      clock: this.#clock,
+      atEndOfTurn: this.#atEndOfTurn,
+      onOver: () => this.#live.delete(number),
+    });
     this.#live.set(number, exchange);
     if (this.#isClosed || attempt.signal.aborted) exchange.abort();
     exchange.begin();
     return exchange.response;
   }
+
+  /**
+   * The requests of one turn of the event loop are written one right after the other, at its end: each write to an upstream that sleeps
+   * wakes it up, which costs more than the write, and of writes that follow each other only the first one does.
+   */
+  readonly #atEndOfTurn = (write: () => void): void => {
+    if (this.#writes.push(write) > 1) return;
+    setImmediate(() => {
+      for (const each of this.#writes.splice(0)) each();
+    });
+  };
 
   /** Cuts every exchange that is still going on. */
   close(): void {
@@ -85,13 +107,22 @@ const looksPerIdle = 4;
 /** A longer body is written in parts of this many bytes, each in a turn of the event loop of its own. */
 const partBytes = 131_072;
 
+interface ExchangeParts {
+  readonly clock: Clock;
+  readonly atEndOfTurn: (write: () => void) => void;
+  readonly onOver: () => void;
+}
+
 class Exchange {
   readonly attempt: TransportAttempt;
   readonly #outcome = Promise.withResolvers<UpstreamResponse>();
   readonly #clock: Clock;
+  readonly #atEndOfTurn: ExchangeParts['atEndOfTurn'];
   readonly #onOver: () => void;
   readonly #totalEndsAt: number;
   #stageEndsAt = 0;
+  /** When the timer rings, monotonic milliseconds; `null`: none is set. */
+  #ringsAt: number | null = null;
   #cancelTimer: CancelTimer = () => {};
   #phase: ExchangePhase | 'over' = 'connect';
   #permit: SocketPermit | null = null;
@@ -104,9 +135,10 @@ class Exchange {
   /** Bytes that had come over the connection when it was last looked at. */
   #bytesSeen = 0;
 
-  constructor(attempt: TransportAttempt, clock: Clock, onOver: () => void) {
+  constructor(attempt: TransportAttempt, { clock, atEndOfTurn, onOver }: ExchangeParts) {
     this.attempt = attempt;
     this.#clock = clock;
+    this.#atEndOfTurn = atEndOfTurn;
     this.#onOver = onOver;
     this.#totalEndsAt = clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
     this.#limit('connectMs');
@@ -165,11 +197,17 @@ class Exchange {
     });
     const onConnected = (): void => {
       const { hold = null } = this.attempt;
-      if (hold === null) this.#write();
-      else void hold.then(() => this.#write());
+      if (hold === null) this.#ready();
+      else void hold.then(() => this.#ready());
     };
     if (this.#reusedSocket) onConnected();
     else socket.once(socket instanceof TLSSocket ? 'secureConnect' : 'connect', onConnected);
+  }
+
+  #ready(): void {
+    if (this.#phase !== 'connect') return;
+    this.attempt.onReady?.();
+    this.#atEndOfTurn(() => this.#write());
   }
 
   /** Head and body leave in one call, so that those of a small request leave in one packet. */
@@ -252,14 +290,21 @@ class Exchange {
   }
 
   #setTimer(): void {
-    this.#cancelTimer();
     const isBody = this.#phase === 'body';
     const { idleMs } = this.attempt.timeouts;
-    const leftMs = Math.min(this.#stageEndsAt, this.#totalEndsAt) - this.#clock.monotonic();
-    if (leftMs <= 0) return this.#fail('timeout');
-    this.#cancelTimer = this.#clock.after(Math.min(leftMs, isBody ? idleMs / looksPerIdle : leftMs), () => {
-      if (isBody && this.#hasMoved()) this.#stageEndsAt = this.#clock.monotonic() + idleMs;
-      this.#setTimer();
+    const now = this.#clock.monotonic();
+    const lookAt = isBody ? now + idleMs / looksPerIdle : Infinity;
+    const at = Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt);
+    // One that rings earlier sets the next: most exchanges end with their first timer.
+    if (this.#ringsAt !== null && this.#ringsAt <= at) return;
+    this.#cancelTimer();
+    this.#ringsAt = at;
+    this.#cancelTimer = this.#clock.after(Math.max(1, at - now), () => {
+      this.#ringsAt = null;
+      const then = this.#clock.monotonic();
+      if (this.#phase === 'body' && this.#hasMoved()) this.#stageEndsAt = then + idleMs;
+      if (then >= Math.min(this.#stageEndsAt, this.#totalEndsAt)) this.#fail('timeout');
+      else this.#setTimer();
     });
   }
 

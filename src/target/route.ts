@@ -7,7 +7,8 @@
 import type { Call, Caller, Route } from '../call.ts';
 import { withoutCredentials } from '../credential-carriers.policy.ts';
 import { Refusal } from '../errors.ts';
-import type { UpstreamSettings } from '../config/settings.ts';
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import { LRUCache } from 'lru-cache';
 import { decideTarget, passedThrough, viaPrefix } from './target.policy.ts';
 
 export interface RouteFinder {
@@ -21,11 +22,17 @@ export interface RouteFinder {
   viaPrefix(upstream: UpstreamSettings, url: URL): string | null;
 }
 
+/** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
+const routesKept = 1_000;
+/** Longer request targets are decided each time, so that what is kept stays below a megabyte. */
+const maxUrlKept = 512;
+
 /** @param upstreams the validated configuration; build a new finder when it is reloaded. */
-export const createRouteFinder = (upstreams: ReadonlyMap<string, UpstreamSettings>): RouteFinder => ({
-  find(call, { workspace }) {
-    // A loop would wait for the lease that it holds itself.
-    if (passedThrough(call.rawFields)) throw new Refusal('loop_detected');
+export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSettings>): RouteFinder {
+  const lately = new LRUCache<string, { readonly workspace: WorkspaceSettings; readonly route: Route }>({
+    max: routesKept,
+  });
+  const decide = (call: Pick<Call, 'form' | 'rawUrl'>, workspace: WorkspaceSettings): Route => {
     const decision = decideTarget(call, upstreams, ({ name }) => workspace.upstreams.has(name));
     if (decision.kind === 'refused')
       throw new Refusal(decision.code, { detail: decision.detail, param: 'target' });
@@ -34,6 +41,19 @@ export const createRouteFinder = (upstreams: ReadonlyMap<string, UpstreamSetting
     // Beside an injected credential no other one goes upstream.
     const sent = credential === null ? pathAndQuery : withoutCredentials(pathAndQuery, upstream.carriers);
     return { upstream, origin, host, pathAndQuery: sent, credential };
-  },
-  viaPrefix: (upstream, url) => viaPrefix(upstreams, upstream, url),
-});
+  };
+  return {
+    find(call, { workspace }) {
+      // A loop would wait for the lease that it holds itself.
+      if (passedThrough(call.rawFields)) throw new Refusal('loop_detected');
+      if (call.rawUrl.length > maxUrlKept) return decide(call, workspace);
+      const key = `${workspace.id} ${call.form} ${call.rawUrl}`;
+      const known = lately.get(key);
+      if (known?.workspace === workspace) return known.route;
+      const route = decide(call, workspace);
+      lately.set(key, { workspace, route });
+      return route;
+    },
+    viaPrefix: (upstream, url) => viaPrefix(upstreams, upstream, url),
+  };
+}

@@ -180,3 +180,27 @@ describe('a request that waits for its place in the writing order', () => {
     expect(wire(opened).match(/GET/g)).toHaveLength(1);
   });
 });
+
+describe('requests that become ready in one turn of the event loop', () => {
+  test('are written one right after the other at its end, in order', async () => {
+    const opened = await world();
+    await Promise.all([1, 2, 3].map(async () => text((await opened.send()).body)));
+    const events: string[] = [];
+    const note = (what: string) => (): unknown => events.push(what);
+    const responses = ['a', 'b', 'c'].map((name) =>
+      opened.send({ onReady: note(`${name} ready`), onSent: note(`${name} sent`) }),
+    );
+    for (const response of responses) expect(await text((await response).body)).toBe('ok');
+    expect(events).toEqual(['a ready', 'b ready', 'c ready', 'a sent', 'b sent', 'c sent']);
+  });
+
+  test('are never written when their client leaves before its end', async () => {
+    const opened = await world();
+    await text((await opened.send()).body);
+    const aborter = new AbortController();
+    const sending = opened.send({ signal: aborter.signal, onReady: () => aborter.abort() });
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', neverSent: true });
+    await opened.upstream.allClosed();
+    expect(wire(opened).match(/GET/g)).toHaveLength(1);
+  });
+});
