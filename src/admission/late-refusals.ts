@@ -191,18 +191,22 @@ export class LateRefusals {
       !isBackground(call.lane.key) &&
       (call.isWaiting || (entered.has(call) && !call.isGone));
     // Limits differ between buckets where a default ceiling has yielded to what a bucket states.
-    const ceilingOf = ({ request }: QueuedCall) => present(request, limiter).ceiling;
-    const judged = [...this.#registry.calls.values()].filter(isJudged);
-    for (const calls of Map.groupBy(judged, (call) => limitsOf(ceilingOf(call))).values()) {
-      const [first] = calls;
+    const ceilingOf = (request: QueuedCall['request']) => present(request, limiter).ceiling;
+    const waitingIn = [...this.#registry.lanesUnder(key), ...Array.from(entered, ({ lane }) => lane)];
+    const lanes = [...new Set(waitingIn)].filter((lane) => !isBackground(lane.key));
+    for (const [limits, under] of Map.groupBy(lanes, ({ latest }) => limitsOf(ceilingOf(latest)))) {
+      const [first] = under;
       if (first === undefined) continue;
-      const holds = await ceilings.forecast(ceilingOf(first), positions);
+      const holds = await ceilings.forecast(ceilingOf(first.latest), positions);
       // A slot came back at another replica: nobody tells of it.
-      const lanes = new Set(calls.map(({ lane }) => lane));
-      const sleeps = [...lanes].some((lane) => (limiter.laneCeiling(lane.bucket, lane.key)?.waitMs ?? 0) > 0);
+      const sleeps = under.some((lane) => (limiter.laneCeiling(lane.bucket, lane.key)?.waitMs ?? 0) > 0);
       if (holds[0]?.waitMs === 0 && sleeps) this.#rotation.onSlotBack(key);
       // Mostly it holds nobody, and there are very many calls to look at.
-      if (holds.some(({ waitMs }) => waitMs > 0)) this.#refuseLate(inTurn(calls.filter(isJudged)), holds);
+      if (holds.every(({ waitMs }) => waitMs <= 0)) continue;
+      const judged = [...this.#registry.calls.values()].filter(
+        (call) => isJudged(call) && limitsOf(ceilingOf(call.request)) === limits,
+      );
+      this.#refuseLate(inTurn(judged), holds);
     }
   }
 
