@@ -32,24 +32,31 @@ if perMinute then
 end
 local ofDay = perDay and tonumber(redis.call('GET', day) or '0')
 
+-- When the next slot is free again, which all calls but a first one and a repeated one leave as it is.
+local oldest
+
 local function take(id, at)
+  local isFull = perMinute and taken >= perMinute
+  local isOver = isFull or (perDay and ofDay >= perDay)
   -- The replica asks again because the first reply was lost. The call leaves after this reply, so its slot counts from now on.
-  local isAgain = perMinute and redis.call('ZSCORE', sends, id)
-  if not isAgain then
-    if perMinute and taken >= perMinute then return 'minute', taken, freeIn(taken - perMinute) end
-    if perDay and ofDay >= perDay then return 'day', taken, tostring(math.max(1, redis.call('PTTL', day))) end
+  if isOver and not (perMinute and redis.call('ZSCORE', sends, id)) then
+    if isFull then return 'minute', taken, freeIn(taken - perMinute) end
+    return 'day', taken, tostring(math.max(1, redis.call('PTTL', day)))
   end
+  local isNew = true
   if perMinute then
-    redis.call('ZADD', sends, text(at), id)
+    isNew = redis.call('ZADD', sends, text(at), id) == 1
     last, written = at, true
-    if not isAgain then taken = taken + 1 end
+    if isNew then taken = taken + 1 end
+    if taken == 1 or not isNew then oldest = nil end
+    oldest = oldest or freeIn(0)
   end
-  if perDay and not isAgain then
+  if perDay and isNew then
     redis.call('SET', day, 0, 'EX', dayS, 'NX')
     ofDay = redis.call('INCRBY', day, 1)
     if redis.call('TTL', day) < 0 then redis.call('EXPIRE', day, dayS) end
   end
-  return 'taken', taken, perMinute and freeIn(0) or '0'
+  return 'taken', taken, oldest or '0'
 end
 
 local reply = {}
