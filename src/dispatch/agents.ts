@@ -19,11 +19,11 @@ import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
 import { coded } from './transport-error.ts';
 
-/** All addresses of a name. */
-export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
-
 /** True for an address and port. */
 export type IsOwn = (address: string, port: number) => boolean;
+
+/** All addresses of a name. */
+export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
 
 export interface AgentParts {
   readonly clock: Clock;
@@ -47,23 +47,19 @@ const keepAliveMarginMs = 1_500;
 /** Longest time for resolving a name, milliseconds. */
 const resolveWithinMs = 5_000;
 
-const systemResolve: Resolve = (hostname) => dns.lookup(hostname, { all: true, order: 'verbatim' });
-
-/** Node hands options that its types do not list on to `net.connect`; these are documented there. */
-type PoolOptions = https.AgentOptions & {
-  readonly noDelay: boolean;
-  readonly agentKeepAliveTimeoutBuffer: number;
-};
-
 /** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
 export function createAgents(
-  settings: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'maxSockets' | 'caFile'>,
-  { clock, resolve = systemResolve, isOwn = () => false }: AgentParts,
+  {
+    allowPrivateAddresses,
+    maxSockets,
+    caFile,
+  }: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'maxSockets' | 'caFile'>,
+  parts: AgentParts,
 ): Agents {
-  const { allowPrivateAddresses, maxSockets, caFile } = settings;
   const mayBeAt = addressCheck(allowPrivateAddresses);
-  const allowed: IsOwn = (address, port) => mayBeAt(address) && !isOwn(address, port);
-  const options: PoolOptions = {
+  const allowed: IsOwn = (address, port) => mayBeAt(address) && parts.isOwn?.(address, port) !== true;
+  // Node hands options that its types do not list on to `net.connect`; these are documented there.
+  const options: https.AgentOptions & { noDelay: boolean; agentKeepAliveTimeoutBuffer: number } = {
     keepAlive: true,
     // Node heeds the upstream's `Keep-Alive: timeout=` only where the pool has a limit of its own. Without it a call
     // could be written into a connection that is being closed, and a POST must not be written twice.
@@ -74,13 +70,13 @@ export function createAgents(
     maxSockets,
     maxFreeSockets: maxSockets,
     noDelay: true,
+    ...(caFile === null ? {} : { ca: [...getCACertificates('default'), readFileSync(caFile, 'utf8')] }),
   };
-  const ca = caFile === null ? null : [...getCACertificates('default'), readFileSync(caFile, 'utf8')];
   const plain = new http.Agent(options);
-  const secure = new https.Agent(ca === null ? options : { ...options, ca });
+  const secure = new https.Agent(options);
   for (const pool of [plain, secure]) {
-    guard(pool, { allowed, resolve, clock });
-    dropOverdueConnections(pool, clock);
+    guard(pool, allowed, parts);
+    dropOverdueConnections(pool, parts.clock);
   }
   return {
     forOrigin: (origin) => (origin.startsWith('https:') ? secure : plain),
@@ -93,45 +89,40 @@ export function createAgents(
 
 // Addresses
 
-interface Guard {
-  readonly clock: Clock;
-  readonly resolve: Resolve;
-  /** True when a connection to this address and port may be made. */
-  readonly allowed: IsOwn;
-}
-
-/** A resolver is never asked about a literal, so literals are checked where connections are made. */
-function guard(pool: http.Agent, by: Guard): void {
+/**
+ * Connections are made to `allowed` addresses only. A resolver is never asked about a literal, so literals are checked where connections
+ * are made; a name's addresses are checked where they are found, and `net.connect` gets only those, one or, for happy eyeballs, all.
+ */
+function guard(pool: http.Agent, allowed: IsOwn, { clock, resolve }: AgentParts): void {
+  const addressesOf = resolve ?? ((name) => dns.lookup(name, { all: true, order: 'verbatim' }));
+  const lookupFor =
+    (port: number): LookupFunction =>
+    (hostname, options, callback) => {
+      const fail = (error: Error): void => callback(error, '', 0);
+      const { promise: late, reject } = Promise.withResolvers<never>();
+      const cancel = clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
+      const resolved = Promise.race([addressesOf(hostname), late]).finally(cancel);
+      resolved.then((addresses) => {
+        const usable = addresses.filter(({ family }) => !options.family || options.family === family);
+        const [first] = usable;
+        if (first === undefined) fail(coded('ENODATA'));
+        else if (!addresses.every(({ address }) => allowed(address, port))) fail(coded('ERR_ADDRESS_DENIED'));
+        else if (options.all === true) callback(null, [...usable]);
+        else callback(null, first.address, first.family);
+      }, fail);
+    };
   const create = pool.createConnection.bind(pool);
   pool.createConnection = (options, connected?: (error: Error | null, stream: Duplex) => void) => {
     const port = Number(options.port);
     const literal = (options.host ?? '').replace(/^\[|\]$/g, '');
-    if (isIP(literal) === 0 || by.allowed(literal, port)) {
-      const connection = create({ ...options, lookup: guardedLookup(by, port) }, connected);
+    if (isIP(literal) === 0 || allowed(literal, port)) {
+      const connection = create({ ...options, lookup: lookupFor(port) }, connected);
       if (connection instanceof Socket) readBeforeWriteFails(connection);
       return connection;
     }
     // Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it.
     connected?.(coded('ERR_ADDRESS_DENIED'), new Socket());
     return undefined;
-  };
-}
-
-/** `net.connect` asks for one address or, for happy eyeballs, for all; both get only what was checked for this port. */
-function guardedLookup({ resolve, allowed, clock }: Guard, port: number): LookupFunction {
-  return (hostname, options, callback) => {
-    const fail = (error: Error): void => callback(error, '', 0);
-    const { promise: late, reject } = Promise.withResolvers<never>();
-    const cancel = clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
-    const resolved = Promise.race([resolve(hostname), late]).finally(cancel);
-    resolved.then((addresses) => {
-      const usable = addresses.filter(({ family }) => !options.family || options.family === family);
-      const [first] = usable;
-      if (first === undefined) fail(coded('ENODATA'));
-      else if (!addresses.every(({ address }) => allowed(address, port))) fail(coded('ERR_ADDRESS_DENIED'));
-      else if (options.all === true) callback(null, [...usable]);
-      else callback(null, first.address, first.family);
-    }, fail);
   };
 }
 
@@ -205,19 +196,24 @@ interface PoolMethods {
  */
 export class IdleClosings {
   #seen: readonly { readonly ageMs: number; readonly at: number }[] = [];
+  #usableMs = Infinity;
 
   /** The origin closed a connection that was unused for `ageMs`, at a monotonic time. */
   note(ageMs: number, at: number): void {
-    this.#seen = [...this.#seen, { ageMs, at }].slice(-closingsKept);
+    const recent = this.#seen.filter((one) => at - one.at < closingMemoryMs);
+    this.#seen = [...recent, { ageMs, at }].slice(-closingsKept);
+    const repeated = this.#seen.filter((one) =>
+      this.#seen.some(
+        (other) =>
+          Math.abs(other.at - one.at) > 100 && Math.abs(other.ageMs - one.ageMs) <= 0.25 * other.ageMs,
+      ),
+    );
+    this.#usableMs = safeShare * Math.min(Infinity, ...repeated.map((one) => one.ageMs));
   }
 
   /** For how long an unused connection may be used, milliseconds; `Infinity` = nothing is known. */
   usableMs(now: number): number {
-    const recent = this.#seen.filter(({ at }) => now - at < closingMemoryMs);
-    const isLike = (one: { ageMs: number; at: number }, other: { ageMs: number; at: number }): boolean =>
-      Math.abs(other.at - one.at) > 100 && Math.abs(other.ageMs - one.ageMs) <= 0.25 * other.ageMs;
-    const repeated = recent.filter((one) => recent.some((other) => isLike(one, other)));
-    return safeShare * Math.min(Infinity, ...repeated.map(({ ageMs }) => ageMs));
+    return now - (this.#seen.at(-1)?.at ?? -Infinity) < closingMemoryMs ? this.#usableMs : Infinity;
   }
 }
 
@@ -248,22 +244,23 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
     const byNode = (socket.timeout ?? 0) - overdueMarginMs;
     return kept === undefined || now - kept.at >= Math.min(byNode, kept.closings.usableMs(now));
   };
+  /** The other side closed it while it was unused, or before it answered a request that was written into it. */
+  const learn = (socket: Socket): void => {
+    const kept = all.get(socket);
+    if (kept === undefined || socket.bytesRead !== kept.bytes) return;
+    const now = clock.monotonic();
+    // What is overdue, and what was given up without an error, was closed by this process.
+    const isTheirs = kept.usedAt === null ? !isOverdue(socket) : socket.errored !== null;
+    all.delete(socket);
+    if (isTheirs) kept.closings.note((kept.usedAt ?? now) - kept.at, now);
+  };
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
     if (!keep(socket)) return false;
-    /** The other side closed it while it was unused, or before it answered a request that was written into it. */
-    const learn = (): void => {
-      const kept = all.get(socket);
-      if (kept === undefined || socket.bytesRead !== kept.bytes) return;
-      const now = clock.monotonic();
-      // What is overdue, and what was given up without an error, was closed by this process.
-      const isTheirs = kept.usedAt === null ? !isOverdue(socket) : socket.errored !== null;
-      all.delete(socket);
-      if (isTheirs) kept.closings.note((kept.usedAt ?? now) - kept.at, now);
-    };
-    if (!all.has(socket)) socket.once('error', learn).once('close', learn);
+    const before = all.get(socket);
+    if (before === undefined) for (const event of ['error', 'close']) socket.once(event, () => learn(socket));
     const { remoteAddress, remotePort, bytesRead: bytes } = socket;
-    const ofOrigin = all.get(socket)?.closings ?? closings.memo(`${remoteAddress} ${remotePort}`);
+    const ofOrigin = before?.closings ?? closings.memo(`${remoteAddress} ${remotePort}`);
     all.set(socket, { at: clock.monotonic(), closings: ofOrigin, bytes, usedAt: null });
     return true;
   };

@@ -3,10 +3,10 @@ import type { Call, CallBody, Caller, Feedback, InjectedField, ResponseHead, Rou
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { type AgentParts, type Agents, createAgents } from './agents.ts';
+import { type AgentParts, createAgents } from './agents.ts';
 import type { CallDescription } from './estimate.policy.ts';
-import { type AttemptFacts, readForLearning, type ReadResponse } from './read-response.ts';
 import { outgoingFields, passesCookies } from './fields.policy.ts';
+import { type AttemptFacts, readForLearning, type ReadResponse } from './read-response.ts';
 import { SocketPermits } from './socket-permits.ts';
 import { bodyError, TransportError } from './transport-error.ts';
 import { Transport, type TransportAttempt } from './transport.ts';
@@ -37,11 +37,12 @@ export interface Sending {
 }
 
 /** What the sendings to one upstream share, with the settings that it was made of. */
-export interface Pools {
-  readonly agents: Agents;
-  readonly permits: SocketPermits;
-  readonly of: UpstreamSettings;
-}
+const poolsOf = (of: UpstreamSettings, parts: AgentParts) => ({
+  agents: createAgents(of, parts),
+  permits: new SocketPermits(of.maxSockets),
+  of,
+});
+export type Pools = Readonly<ReturnType<typeof poolsOf>>;
 
 /** By name of the upstream. */
 export type PoolsByUpstream = ReadonlyMap<string, Pools>;
@@ -56,18 +57,16 @@ export function createPools(
   parts: AgentParts,
   former: PoolsByUpstream | null = null,
 ): PoolsByUpstream {
-  const poolsOf = (of: UpstreamSettings): Pools => {
-    const known = former?.get(of.name);
-    if (known !== undefined && samePool(of, known.of)) return known;
-    return { agents: createAgents(of, parts), permits: new SocketPermits(of.maxSockets), of };
-  };
-  return new Map(Array.from(upstreams, ([name, upstream]) => [name, poolsOf(upstream)]));
+  const madeOf = ({ allowPrivateAddresses, maxSockets, caFile }: UpstreamSettings): string =>
+    JSON.stringify([allowPrivateAddresses, maxSockets, caFile]);
+  return new Map(
+    Array.from(upstreams, ([name, upstream]) => {
+      const known = former?.get(name);
+      const goesOn = known !== undefined && madeOf(known.of) === madeOf(upstream);
+      return [name, goesOn ? known : poolsOf(upstream, parts)];
+    }),
+  );
 }
-
-const samePool = (a: UpstreamSettings, b: UpstreamSettings): boolean =>
-  JSON.stringify(a.allowPrivateAddresses) === JSON.stringify(b.allowPrivateAddresses) &&
-  a.maxSockets === b.maxSockets &&
-  a.caFile === b.caFile;
 
 /** A follower waits this long for a predecessor that is not written, milliseconds. */
 const maxHoldMs = 1_000;
@@ -84,13 +83,23 @@ export class Dispatcher {
     this.#transport = new Transport(clock);
   }
 
+  /**
+   * Calls of one lane are written to the upstream in the order of their grants. A call on an open connection would otherwise overtake an
+   * earlier call whose connection is still being made: connections are made at once, but a request is written only behind the request
+   * before it, unless that one's connection takes longer than `maxHoldMs`.
+   */
   async send({ prepared, traceparent, credential, lane, signal }: Sending): Promise<AttemptResult> {
     const { call, caller, route, description, body, replacedFields = null, pools } = prepared;
     const { upstream, host, origin, pathAndQuery } = route;
-    const { agents, permits } = pools;
     const { method } = call;
     const { length } = body.bytes;
-    const { before, release } = this.#enter(lane);
+    const ahead = this.#written.get(lane);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#written.set(lane, promise);
+    const onReady = (): void => {
+      if (this.#written.get(lane) === promise) this.#written.delete(lane);
+      resolve();
+    };
     const request = {
       origin,
       method,
@@ -106,43 +115,34 @@ export class Dispatcher {
         replacedFields,
       }),
       body: length > 0 ? body.bytes : null,
-      agent: agents.forOrigin(origin),
+      agent: pools.agents.forOrigin(origin),
       timeouts: upstream.timeouts,
       signal,
-      hold: before,
+      hold: ahead === undefined ? null : this.#atMost(ahead),
       kind: upstream.kind,
       dialect: upstream.dialect,
       callClass: description.callClass,
-      line: (start: () => void) => permits.enter(origin, caller.workspace, start),
-      onReady: release,
+      line: (start: () => void) => pools.permits.enter(origin, caller.workspace, start),
+      onReady,
     };
-    // A request that was never written must not hold back those behind it.
-    return attempt(this.#transport, request, this.#clock).finally(release);
+    try {
+      return await attempt(this.#transport, request, this.#clock);
+    } finally {
+      // A request that was never written must not hold back those behind it.
+      onReady();
+    }
+  }
+
+  #atMost(ahead: Promise<void>): Promise<void> {
+    const late = Promise.withResolvers<void>();
+    const cancel = this.#clock.after(maxHoldMs, late.resolve);
+    return Promise.race([ahead, late.promise]).finally(cancel);
   }
 
   /** Cuts every exchange that is still going on, and closes these pools. */
   close(pools: PoolsByUpstream): void {
     this.#transport.close();
     for (const { agents } of pools.values()) agents.close();
-  }
-
-  /**
-   * Calls of one lane are written to the upstream in the order of their grants. A call on an open connection would otherwise overtake an
-   * earlier call whose connection is still being made: connections are made at once, but a request is written only when `before`
-   * resolves (`null` = now), behind the request before it, unless that one's connection takes longer than `maxHoldMs`.
-   */
-  #enter(lane: string): { readonly before: Promise<void> | null; readonly release: () => void } {
-    const ahead = this.#written.get(lane);
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#written.set(lane, promise);
-    const release = (): void => {
-      if (this.#written.get(lane) === promise) this.#written.delete(lane);
-      resolve();
-    };
-    if (ahead === undefined) return { before: null, release };
-    const late = Promise.withResolvers<void>();
-    const cancel = this.#clock.after(maxHoldMs, late.resolve);
-    return { before: Promise.race([ahead, late.promise]).finally(cancel), release };
   }
 }
 
@@ -158,13 +158,10 @@ export type AttemptResult =
   | { readonly kind: 'failed'; readonly error: TransportError };
 
 /** The status as which a response counts: its own, or that of an error inside it. */
-export const statusOf = ({
-  head,
-  feedback,
-}: {
+export const statusOf = (result: {
   readonly head: Pick<ResponseHead, 'status'>;
   readonly feedback: Pick<Feedback, 'errorStatus'>;
-}): number => feedback.errorStatus ?? head.status;
+}): number => result.feedback.errorStatus ?? result.head.status;
 
 /** Sends once. Never rejects with anything but a bug. */
 export async function attempt(
@@ -174,10 +171,7 @@ export async function attempt(
 ): Promise<AttemptResult> {
   /** When the request's bytes went out; the start of the attempt before that. */
   let sentAt = clock.monotonic();
-  const onSent = (): void => {
-    sentAt = clock.monotonic();
-    request.onSent?.();
-  };
+  const onSent = (): void => void (sentAt = clock.monotonic());
   try {
     const response = await transport.send({ ...request, onSent });
     // A body that broke in the packet of its head: nothing of the response has gone on to the client yet.

@@ -10,20 +10,9 @@
 /** This share of all permits is kept for workspaces that hold none. Rounded down, so that fewer than 16 permits keep nothing. */
 const keptFree = 1 / 16;
 
-/** The workspace that a call belongs to. One of weight 2 may have twice as many permits as one of weight 1 before it comes after it. */
-export interface Share {
-  readonly id: string;
-  readonly weight: number;
-}
-
-/** A call's permit, or its wait for one. */
-export interface SocketPermit {
-  /** Ends the permit, or the wait for it. A second end does nothing. */
-  end(): void;
-}
-
 /** One workspace at one origin. */
 interface Line {
+  /** One of weight 2 may have twice as many permits as one of weight 1 before it comes after it. */
   weight: number;
   taken: number;
   /** Number, among all permits taken at the origin, of the workspace's latest one. */
@@ -32,30 +21,33 @@ interface Line {
   readonly waiting: Set<() => void>;
 }
 
-/** Workspaces that hold a permit or wait for one. */
-interface Origin {
-  readonly lines: Map<string, Line>;
-  taken: number;
-  served: number;
-}
-
-/** The permits of one pool, by origin: `maxSockets` at each. */
+/** The permits of one pool, by origin: `max` at each. */
 export class SocketPermits {
   readonly #max: number;
-  readonly #origins = new Map<string, Origin>();
+  /** Workspaces that hold a permit or wait for one, by id. */
+  readonly #origins = new Map<string, { taken: number; served: number; lines: Map<string, Line> }>();
 
-  constructor(maxSockets: number) {
-    this.#max = maxSockets;
+  constructor(max: number) {
+    this.#max = max;
   }
 
-  /** Calls `start` once, at once or when its turn has come; never after the permit's end. */
-  enter(name: string, { id, weight }: Share, start: () => void): SocketPermit {
+  /**
+   * Calls `start` once, at once or when its turn has come. Returns what ends the permit, or the wait for it; after that `start` is not
+   * called. A second end does nothing.
+   */
+  enter(
+    name: string,
+    { id, weight }: { readonly id: string; readonly weight: number },
+    start: () => void,
+  ): () => void {
     const origin = this.#origins.get(name) ?? { lines: new Map<string, Line>(), taken: 0, served: 0 };
     const line = origin.lines.get(id) ?? { weight, taken: 0, last: 0, waiting: new Set() };
     this.#origins.set(name, origin);
     origin.lines.set(id, line);
     line.weight = weight;
     let state: 'waiting' | 'taken' | 'over' = 'waiting';
+    const mayTake = ({ taken }: Line): boolean =>
+      origin.taken < this.#max - (taken === 0 ? 0 : Math.floor(this.#max * keptFree));
     const take = (): void => {
       state = 'taken';
       line.waiting.delete(take);
@@ -65,38 +57,27 @@ export class SocketPermits {
       start();
     };
     // A workspace with waiting calls cannot take a permit now, or those calls would have it: the new call queues behind them.
-    if (line.waiting.size === 0 && this.#mayTake(origin, line)) take();
+    if (line.waiting.size === 0 && mayTake(line)) take();
     else line.waiting.add(take);
-    return {
-      end: () => {
-        if (state === 'over') return;
-        if (state === 'taken') {
-          line.taken -= 1;
-          origin.taken -= 1;
-        }
-        state = 'over';
-        line.waiting.delete(take);
-        this.#serve(origin);
-        if (line.taken + line.waiting.size === 0) origin.lines.delete(id);
-        if (origin.lines.size === 0) this.#origins.delete(name);
-      },
+    return () => {
+      if (state === 'over') return;
+      if (state === 'taken') {
+        line.taken -= 1;
+        origin.taken -= 1;
+      }
+      state = 'over';
+      line.waiting.delete(take);
+      for (;;) {
+        let next: Line | null = null;
+        for (const one of origin.lines.values())
+          if (one.waiting.size > 0 && mayTake(one) && (next === null || isBefore(one, next))) next = one;
+        if (next === null) break;
+        const [first] = next.waiting;
+        first?.();
+      }
+      if (line.taken + line.waiting.size === 0) origin.lines.delete(id);
+      if (origin.lines.size === 0) this.#origins.delete(name);
     };
-  }
-
-  /** Gives out the permits that are free. */
-  #serve(origin: Origin): void {
-    for (;;) {
-      const lines = [...origin.lines.values()].filter(
-        (line) => line.waiting.size > 0 && this.#mayTake(origin, line),
-      );
-      if (lines.length === 0) return;
-      const [next] = lines.reduce((best, line) => (isBefore(line, best) ? line : best)).waiting;
-      next?.();
-    }
-  }
-
-  #mayTake({ taken }: Origin, line: Line): boolean {
-    return taken < this.#max - (line.taken === 0 ? 0 : Math.floor(this.#max * keptFree));
   }
 }
 

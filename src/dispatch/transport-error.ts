@@ -63,32 +63,27 @@ export function faultOf(error: unknown, phase: ExchangePhase): TransportFault {
  */
 export function bodyError(error: unknown): TransportError {
   if (error instanceof TransportError) return error;
-  return new TransportError({
-    kind: faultOf(error, 'body'),
-    phase: 'body',
-    neverSent: false,
-    stale: false,
-    code: codeOf(error),
-  });
+  const [kind, code] = [faultOf(error, 'body'), codeOf(error)];
+  return new TransportError({ kind, phase: 'body', neverSent: false, stale: false, code });
 }
 
 /** What Node's codes tell of a failure; of others the connection broke. */
-const reasonOfCode: readonly (readonly [RegExp, FailureReason])[] = [
+const reasonOfCode: readonly (readonly [FailureReason, RegExp])[] = [
   // Of the system's resolver (`EAI_*`), of Node's own and of ours.
   [
-    /^(EAI_\w+|ENOTFOUND|ENODATA|ENONAME|EBADNAME|EBADRESP|EFORMERR|ENOTIMP|EREFUSED|ESERVFAIL|ETIMEOUT)$/,
     'dns',
+    /^(?:EAI_\w+|ENOTFOUND|ENODATA|ENONAME|EBADNAME|EBADRESP|EFORMERR|ENOTIMP|EREFUSED|ESERVFAIL|ETIMEOUT)$/,
   ],
   // No connection could be begun: the port is closed, or no route leads there.
-  [/^(ECONNREFUSED|EHOSTUNREACH|EHOSTDOWN|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EACCES|EPERM)$/, 'refused'],
+  ['refused', /^E(?:CONNREFUSED|HOSTUNREACH|HOSTDOWN|NETUNREACH|NETDOWN|ADDRNOTAVAIL|ACCES|PERM)$/],
   // X.509 errors as Node documents them (tls, "X509 certificate error codes").
   [
-    /^(CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_C|ERR_TLS_CERT_|INVALID_CA$|INVALID_PURPOSE$|PATH_LENGTH_EXCEEDED$|HOSTNAME_MISMATCH$)/,
     'certificate',
+    /^(?:CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_C|ERR_TLS_CERT_|INVALID_CA$|INVALID_PURPOSE$|PATH_LENGTH|HOSTNAME_MIS)/,
   ],
   // The other side does not speak TLS, or none that we do.
-  [/^(EPROTO$|ERR_SSL_|ERR_TLS_)/, 'protocol'],
-  [/^(ETIMEDOUT|ESOCKETTIMEDOUT)$/, 'timeout'],
+  ['protocol', /^(?:EPROTO$|ERR_SSL_|ERR_TLS_)/],
+  ['timeout', /^E(?:SOCKET)?TIMEDOUT$/],
 ];
 
 /** The class of a failure; `null` where it is no fault of the way there: the caller left, or our address check said no. */
@@ -96,36 +91,36 @@ export function failureReason({ kind, code }: Pick<TransportError, 'kind' | 'cod
   if (kind === 'aborted' || kind === 'address_denied') return null;
   if (kind === 'timeout') return 'timeout';
   if (kind === 'invalid') return 'protocol';
-  return reasonOfCode.find(([pattern]) => pattern.test(code ?? ''))?.[1] ?? 'reset';
+  return reasonOfCode.find(([, pattern]) => pattern.test(code ?? ''))?.[0] ?? 'reset';
 }
 
 const denied =
   'The address of the upstream is a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to: link-local, of a metadata service, or Sluice itself.';
-const ended = 'The upstream ended the connection before its response was complete.';
-const notHttp = 'What the upstream sent is not a valid HTTP response.';
 
-/** One sentence by reason, or by reason and phase. */
-const sentences: Readonly<Record<FailureReason, string | Readonly<Record<ExchangePhase, string>>>> = {
-  refused:
+/** One sentence by reason: of a connection, and of what came behind it. */
+const sentences: Readonly<Record<FailureReason, readonly [connect: string, sent?: string, body?: string]>> = {
+  refused: [
     'The connection to the upstream was refused, or no route leads there: does it run, and are host and port of its origin right?',
-  dns: 'The name of the upstream could not be resolved: is its origin right, and does name resolution work?',
-  certificate:
+  ],
+  dns: [
+    'The name of the upstream could not be resolved: is its origin right, and does name resolution work?',
+  ],
+  certificate: [
     'The certificate of the upstream is not trusted, has expired, or is for another name: `caFile` of the upstream names further authorities.',
-  reset: {
-    connect: 'The connection to the upstream ended before it was complete.',
-    sent: ended,
-    body: ended,
-  },
-  timeout: {
-    connect: 'No connection to the upstream came about within `timeouts.connectSeconds`.',
-    sent: 'The upstream did not begin its response within `timeouts.headSeconds`.',
-    body: 'The upstream did not go on with its response within `timeouts.idleSeconds` or `timeouts.totalSeconds`.',
-  },
-  protocol: {
-    connect: 'The upstream does not speak TLS as we do: is the scheme of its origin (http or https) right?',
-    sent: notHttp,
-    body: notHttp,
-  },
+  ],
+  reset: [
+    'The connection to the upstream ended before it was complete.',
+    'The upstream ended the connection before its response was complete.',
+  ],
+  timeout: [
+    'No connection to the upstream came about within `timeouts.connectSeconds`.',
+    'The upstream did not begin its response within `timeouts.headSeconds`.',
+    'The upstream did not go on with its response within `timeouts.idleSeconds` or `timeouts.totalSeconds`.',
+  ],
+  protocol: [
+    'The upstream does not speak TLS as we do: is the scheme of its origin (http or https) right?',
+    'What the upstream sent is not a valid HTTP response.',
+  ],
 };
 
 /** One sentence that says what to look at, and the class where there is one; `null` where the caller left. */
@@ -133,6 +128,6 @@ export function failureWords(failure: Pick<TransportError, 'kind' | 'phase' | 'c
   if (failure.kind === 'address_denied') return denied;
   const reason = failureReason(failure);
   if (reason === null) return null;
-  const known = sentences[reason];
-  return `${typeof known === 'string' ? known : known[failure.phase]} Reason: ${reason}.`;
+  const [connect, sent = connect, body = sent] = sentences[reason];
+  return `${{ connect, sent, body }[failure.phase]} Reason: ${reason}.`;
 }

@@ -11,12 +11,12 @@ import type { Socket } from 'node:net';
 import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
+import { LRUCache } from 'lru-cache';
 import type { UpstreamResponse } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
 import { ShortLived } from '../short-lived.ts';
 import type { OutgoingFields } from './fields.policy.ts';
-import type { SocketPermit } from './socket-permits.ts';
 import { codeOf, faultOf, TransportError, type ExchangePhase } from './transport-error.ts';
 
 /** What is sent, and for how long and under which conditions its exchange goes on. */
@@ -35,8 +35,8 @@ export interface TransportAttempt {
   readonly signal: AbortSignal;
   /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
-  /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
-  readonly line?: (start: () => void) => SocketPermit;
+  /** Queue for a socket permit, and what ends it; the wait counts towards the connect limit. Default: no queue. */
+  readonly line?: (start: () => void) => () => void;
   /**
    * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
    * later are written later. Must not throw.
@@ -47,16 +47,16 @@ export interface TransportAttempt {
 }
 
 export class Transport {
-  readonly #clock: Clock;
+  readonly clock: Clock;
   /** Exchanges that are not over, by their numbers. */
-  readonly #live = new ShortLived<number, Exchange>();
+  readonly live = new ShortLived<number, Exchange>();
   /** Writes the requests that are ready. */
-  #writes: (() => void)[] = [];
+  #writes: Exchange[] = [];
   #started = 0;
   #isClosed = false;
 
   constructor(clock: Clock) {
-    this.#clock = clock;
+    this.clock = clock;
   }
 
   /**
@@ -66,33 +66,27 @@ export class Transport {
    * @throws TransportError always, and nothing else
    */
   send(attempt: TransportAttempt): Promise<UpstreamResponse> {
-    const number = (this.#started += 1);
-    const exchange = new Exchange(attempt, {
-      clock: this.#clock,
-      atEndOfTurn: this.#atEndOfTurn,
-      onOver: () => this.#live.delete(number),
-    });
-    this.#live.set(number, exchange);
-    if (this.#isClosed || attempt.signal.aborted) exchange.abort();
-    exchange.begin();
-    return exchange.response;
+    const exchange = new Exchange(attempt, this, (this.#started += 1));
+    if (this.#isClosed || attempt.signal.aborted) exchange.handleEvent();
+    else exchange.begin();
+    return exchange.outcome.promise;
   }
 
   /**
    * The requests of one turn of the event loop are written one right after the other, at its end: each write to an upstream that sleeps
    * wakes it up, which costs more than the write, and of writes that follow each other only the first one does.
    */
-  readonly #atEndOfTurn = (write: () => void): void => {
-    if (this.#writes.push(write) > 1) return;
+  writeAtEndOfTurn(exchange: Exchange): void {
+    if (this.#writes.push(exchange) > 1) return;
     setImmediate(() => {
-      for (const each of this.#writes.splice(0)) each();
+      for (const each of this.#writes.splice(0)) each.write();
     });
-  };
+  }
 
   /** Cuts every exchange that is still going on. */
   close(): void {
     this.#isClosed = true;
-    for (const exchange of this.#live.values()) exchange.abort();
+    for (const exchange of this.live.values()) exchange.handleEvent();
   }
 }
 
@@ -107,25 +101,18 @@ const looksPerIdle = 4;
 /** A longer body is written in parts of this many bytes, each in a turn of the event loop of its own. */
 const partBytes = 131_072;
 
-interface ExchangeParts {
-  readonly clock: Clock;
-  readonly atEndOfTurn: (write: () => void) => void;
-  readonly onOver: () => void;
-}
-
 class Exchange {
   readonly attempt: TransportAttempt;
-  readonly #outcome = Promise.withResolvers<UpstreamResponse>();
-  readonly #clock: Clock;
-  readonly #atEndOfTurn: ExchangeParts['atEndOfTurn'];
-  readonly #onOver: () => void;
+  readonly outcome = Promise.withResolvers<UpstreamResponse>();
+  readonly #transport: Transport;
+  readonly #number: number;
   readonly #totalEndsAt: number;
   #stageEndsAt = 0;
   /** When the timer rings, monotonic milliseconds; `null`: none is set. */
   #ringsAt: number | null = null;
-  #cancelTimer: CancelTimer = () => {};
+  #cancelTimer: CancelTimer | null = null;
   #phase: ExchangePhase | 'over' = 'connect';
-  #permit: SocketPermit | null = null;
+  #endPermit: (() => void) | null = null;
   /** `null`: it has no socket yet. */
   #request: ClientRequest | null = null;
   #socket: Socket | null = null;
@@ -135,19 +122,14 @@ class Exchange {
   /** Bytes that had come over the connection when it was last looked at. */
   #bytesSeen = 0;
 
-  constructor(attempt: TransportAttempt, { clock, atEndOfTurn, onOver }: ExchangeParts) {
+  constructor(attempt: TransportAttempt, transport: Transport, number: number) {
     this.attempt = attempt;
-    this.#clock = clock;
-    this.#atEndOfTurn = atEndOfTurn;
-    this.#onOver = onOver;
-    this.#totalEndsAt = clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
+    this.#transport = transport;
+    this.#number = number;
+    this.#totalEndsAt = transport.clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
+    transport.live.set(number, this);
     this.#limit('connectMs');
     attempt.signal.addEventListener('abort', this);
-  }
-
-  /** Resolves at the response's head, rejects with a {@link TransportError}. */
-  get response(): Promise<UpstreamResponse> {
-    return this.#outcome.promise;
   }
 
   /** True when nobody waits for it any more: no connection is opened for it then. */
@@ -157,19 +139,14 @@ class Exchange {
 
   /** Waits for its permit, then goes through the proxy. */
   begin(): void {
-    if (this.isOver) return;
     const go = (): void => sendThroughProxy(this);
-    this.#permit = this.attempt.line?.(go) ?? null;
-    if (this.#permit === null) go();
-    if (this.isOver) this.#permit?.end();
+    this.#endPermit = this.attempt.line?.(go) ?? null;
+    if (this.#endPermit === null) go();
+    if (this.isOver) this.#endPermit?.();
   }
 
-  /** The abort signal fired; as a listener object, which saves a closure per call. */
+  /** The abort signal fired, or the transport was closed; a listener object saves a closure per call. */
   handleEvent(): void {
-    this.abort();
-  }
-
-  abort(): void {
     this.#fail('aborted');
   }
 
@@ -207,11 +184,11 @@ class Exchange {
   #ready(): void {
     if (this.#phase !== 'connect') return;
     this.attempt.onReady?.();
-    this.#atEndOfTurn(() => this.#write());
+    this.#transport.writeAtEndOfTurn(this);
   }
 
   /** Head and body leave in one call, so that those of a small request leave in one packet. */
-  #write(): void {
+  write(): void {
     const { body, onSent } = this.attempt;
     if (this.#phase !== 'connect') return;
     this.#phase = 'sent';
@@ -261,7 +238,7 @@ class Exchange {
     this.#limit('idleMs');
     const bodyless = this.attempt.method === 'HEAD' || status === 204 || status === 304;
     if (bodyless) response.resume();
-    this.#outcome.resolve({
+    this.outcome.resolve({
       head: { status, rawFields: response.rawHeaders },
       body: bodyless ? Readable.from([]) : response,
     });
@@ -273,7 +250,7 @@ class Exchange {
    */
   #isGoodbye(status: number, { headers }: IncomingMessage): boolean {
     if (status !== 408 || headers.connection !== 'close' || !this.#reusedSocket) return false;
-    return this.attempt.timeouts.headMs - (this.#stageEndsAt - this.#clock.monotonic()) < goodbyeMs;
+    return this.attempt.timeouts.headMs - (this.#stageEndsAt - this.#transport.clock.monotonic()) < goodbyeMs;
   }
 
   /** Node or the proxy reported an error, perhaps more than once. */
@@ -285,23 +262,23 @@ class Exchange {
 
   /** The limit of the next stage counts from now: of connecting, of the response's head, of silence within the body. */
   #limit(stage: 'connectMs' | 'headMs' | 'idleMs'): void {
-    this.#stageEndsAt = this.#clock.monotonic() + this.attempt.timeouts[stage];
+    this.#stageEndsAt = this.#transport.clock.monotonic() + this.attempt.timeouts[stage];
     this.#setTimer();
   }
 
   #setTimer(): void {
     const isBody = this.#phase === 'body';
     const { idleMs } = this.attempt.timeouts;
-    const now = this.#clock.monotonic();
+    const now = this.#transport.clock.monotonic();
     const lookAt = isBody ? now + idleMs / looksPerIdle : Infinity;
     const at = Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt);
     // One that rings earlier sets the next: most exchanges end with their first timer.
     if (this.#ringsAt !== null && this.#ringsAt <= at) return;
-    this.#cancelTimer();
+    this.#cancelTimer?.();
     this.#ringsAt = at;
-    this.#cancelTimer = this.#clock.after(Math.max(1, at - now), () => {
+    this.#cancelTimer = this.#transport.clock.after(Math.max(1, at - now), () => {
       this.#ringsAt = null;
-      const then = this.#clock.monotonic();
+      const then = this.#transport.clock.monotonic();
       if (this.#phase === 'body' && this.#hasMoved()) this.#stageEndsAt = then + idleMs;
       if (then >= Math.min(this.#stageEndsAt, this.#totalEndsAt)) this.#fail('timeout');
       else this.#setTimer();
@@ -329,7 +306,7 @@ class Exchange {
     const error = new TransportError({ kind, phase, neverSent, stale, code });
     this.#over();
     if (this.#body === null) {
-      this.#outcome.reject(error);
+      this.outcome.reject(error);
       this.#request?.destroy();
     } else {
       this.#body.destroy(error);
@@ -340,10 +317,10 @@ class Exchange {
   #over(): void {
     if (this.isOver) return;
     this.#phase = 'over';
-    this.#cancelTimer();
+    this.#cancelTimer?.();
     this.attempt.signal.removeEventListener('abort', this);
-    this.#permit?.end();
-    this.#onOver();
+    this.#endPermit?.();
+    this.#transport.live.delete(this.#number);
   }
 }
 
@@ -375,9 +352,25 @@ class RequestOfProxy {
 type Asked = RequestOfProxy & IncomingMessage;
 
 /** The proxy adds no listener to the upstream's response for a response that has ended. */
-const ended = Object.freeze({ headersSent: true, finished: true, writableFinished: true, on() {} });
+const ended = {
+  headersSent: true,
+  finished: true,
+  writableFinished: true,
+  on() {},
+} as unknown as ServerResponse;
 /** Whoever sends the request writes its body. */
-const noBody = Object.freeze({ pipe() {} });
+const noBody = { pipe() {} } as unknown as Readable;
+
+/** Where an origin is, as the proxy wants it; calls come to the same few again and again. */
+const targets = new LRUCache<string, { protocol: string; host: string; hostname: string; port: string }>({
+  max: 1_000,
+  memoMethod(origin) {
+    const { protocol, hostname, port } = new URL(origin);
+    // An IPv6 address goes without brackets.
+    const host = hostname.replace(/^\[|\]$/g, '');
+    return { protocol, host, hostname: host, port: port || (protocol === 'https:' ? '443' : '80') };
+  },
+});
 
 const proxyOptions: Options<Asked> = {
   // The default plugins answer errors with host and URL, and log every response.
@@ -401,12 +394,9 @@ const proxyOptions: Options<Asked> = {
   router(request, _response, options) {
     const { agent, pathAndQuery, origin } = request.exchange.attempt;
     options.agent = agent;
-    options.buffer = noBody as unknown as Readable;
+    options.buffer = noBody;
     request.url = pathAndQuery;
-    const { protocol, hostname, port } = new URL(origin);
-    // An IPv6 address goes without brackets.
-    const host = hostname.replace(/^\[|\]$/g, '');
-    return { protocol, host, hostname: host, port: port || (protocol === 'https:' ? '443' : '80') };
+    return targets.memo(origin);
   },
 };
 const proxy = createProxyMiddleware<Asked>(proxyOptions);
@@ -414,6 +404,5 @@ const proxy = createProxyMiddleware<Asked>(proxyOptions);
 function sendThroughProxy(exchange: Exchange): void {
   // What fails before there is a request is passed to the proxy's `next`.
   const onError = (error: unknown): void => exchange.onError(error);
-  const asked = new RequestOfProxy(exchange) as Asked;
-  proxy(asked, ended as unknown as ServerResponse, onError).catch(onError);
+  proxy(new RequestOfProxy(exchange) as Asked, ended, onError).catch(onError);
 }

@@ -1,6 +1,6 @@
 /** Sockets are few, and shared: between workspaces, not between calls. */
 import { afterEach, describe, expect, test } from '@jest/globals';
-import { SocketPermits, type SocketPermit } from '../../src/dispatch/socket-permits.ts';
+import { SocketPermits } from '../../src/dispatch/socket-permits.ts';
 import { startWorld, type World } from '../journey/world.ts';
 import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { ok } from '../support/scripts.ts';
@@ -13,7 +13,7 @@ const origin = 'http://upstream.test';
 function pool(maxSockets: number) {
   const permits = new SocketPermits(maxSockets);
   const began: string[] = [];
-  const open = new Map<string, SocketPermit>();
+  const open = new Map<string, () => void>();
   return {
     enter(workspace: string, count = 1, weight = 1): void {
       for (let n = 0; n < count; n += 1) {
@@ -22,7 +22,7 @@ function pool(maxSockets: number) {
         open.set(name, permits.enter(origin, { id: workspace, weight }, start));
       }
     },
-    end: (...names: string[]): void => names.forEach((name) => open.get(name)?.end()),
+    end: (...names: string[]): void => names.forEach((name) => open.get(name)?.()),
     /** Calls that began since last asked. */
     next: (): string[] => began.splice(0),
   };
@@ -78,8 +78,7 @@ describe('the sockets of an upstream', () => {
       else {
         const call: Entered = { end: () => {}, state: 'waiting' };
         const share = { id: `w${below(5)}`, weight: 1 + below(3) };
-        const permit = permits.enter(origin, share, () => (call.state = 'going'));
-        call.end = () => permit.end();
+        call.end = permits.enter(origin, share, () => (call.state = 'going'));
         entered.push(call);
       }
       expect(going().length).toBeLessThanOrEqual(20);
@@ -95,8 +94,7 @@ describe('a call that waits for a socket', () => {
   test('fails at the connect limit or with its client, and the one behind it is sent', async () => {
     const { send, upstream } = await world(() => {});
     const permits = new SocketPermits(1);
-    const line = (start: () => void): SocketPermit =>
-      permits.enter(upstream.origin, { id: 'w', weight: 1 }, start);
+    const line = (start: () => void) => permits.enter(upstream.origin, { id: 'w', weight: 1 }, start);
     const [first, second] = [new AbortController(), new AbortController()];
     const paths = (): string[] =>
       upstream.connections.flatMap((connection) => /(?<=GET )\S+/.exec(connection.received()) ?? []);
