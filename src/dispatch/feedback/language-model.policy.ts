@@ -7,46 +7,29 @@
  * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
+import { wordsOf } from '../../words.policy.ts';
+import { parsedWaitMs } from '../stated-time.policy.ts';
+import { given, isRecord, lastObject, parseJson, stringAt } from './json.policy.ts';
 import {
   exhaustedForMs,
   modelReadings,
   renewalTrapMs,
   reportsOf,
   unownedReadings,
+  type Fields,
   type Reading,
 } from './limits.policy.ts';
 import {
-  concernsCallAlone,
-  errorIn,
   isErrorText,
-  lastingVerdict,
   mayBeRate,
-  paymentIn,
-  providerRefusal,
-  readMessage,
-  sentenceIn,
+  refusedIn,
   statusInside,
-  verdictOf,
   type LimiterMessage,
-  type ModelError,
-  type RefusalWords,
+  type Refused,
   type Verdict,
 } from './refusal.policy.ts';
 import { believable, nothingLearned, type ResponseReader } from './response.policy.ts';
-import { given, isRecord, lastObject, parseJson, stringAt, type JsonRecord } from './json.policy.ts';
-import { parsedWaitMs } from '../stated-time.policy.ts';
 import { noUsage, tokenUsage, usageInFields, withUsageIn } from './usage.policy.ts';
-import { wordsOf } from '../../words.policy.ts';
-
-/** What the body of a refusal says. */
-interface Refused {
-  readonly error: ModelError | null;
-  readonly message: LimiterMessage;
-  /** The verdict by the provider's own words, else by code and type, else by status; `null`: it is no refusal. */
-  readonly verdict: Verdict | null;
-}
-
-const nothingSaid = readMessage('');
 
 export function learnFromModel(response: ResponseReader): Feedback {
   const { fields, body, at } = response;
@@ -57,16 +40,19 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const refused = status >= 400 ? refusedIn(response.json, status, body ?? '') : null;
   const own = modelReadings(fields, at);
   const readings = own.length > 0 ? own : unownedReadings(refused?.error?.fields ?? fields, at);
-  const fieldReports = reportsOf(readings);
+  const reports = reportsOf(readings);
   if (refused === null) {
     const usage = (body === null ? null : tokenUsage(withUsageIn(noUsage, body))) ?? usageInFields(fields);
-    const also = given({ usage: usage ?? undefined, scope: scopeOf({}, fields) });
-    return { meters: fieldReports, throttle: null, ...also };
+    return {
+      meters: reports,
+      throttle: null,
+      ...given({ usage: usage ?? undefined, scope: scopeOf({}, fields) }),
+    };
   }
   const { message, error } = refused;
-  const throttle = throttleOf(response, status, readings, refused, fieldReports);
+  const throttle = throttleOf(response, status, readings, refused, reports);
   return {
-    meters: throttle === null ? fieldReports : withMessage(fieldReports, message),
+    meters: throttle === null ? reports : withMessage(reports, message),
     throttle,
     ...given({
       errorStatus: errorStatus ?? undefined,
@@ -78,74 +64,38 @@ export function learnFromModel(response: ResponseReader): Feedback {
   };
 }
 
-/**
- * Error and message in a parsed body of a response with this status, or with an error of this status inside. `bare`: what the body
- * says where it is no JSON.
- */
-function refusedIn(body: unknown, status: number, bare = ''): Refused {
-  const error = errorIn(body);
-  const own = providerRefusal(error);
-  const message = error === null ? nothingSaid : { ...readMessage(error.message), ...own.message };
-  const words: RefusalWords = {
-    status,
-    names: error === null ? [] : [...error.codes, error.type ?? ''],
-    text: error?.message ?? (body === undefined ? bare : sentenceIn(body)),
-  };
-  const byWord = own.verdict ?? (error === null ? null : verdictOf(error, message.tooLarge));
-  const stated = byWord ?? byStatus(words, message);
-  const lasting = (stated === 'rate' ? lastingVerdict(words.text) : null) ?? stated;
-  // What lies in the call itself goes before what codes and types say, and those before the status.
-  const isCallAlone = lasting !== null && lasting !== 'overload' && concernsCallAlone(words);
-  return { error, message, verdict: isCallAlone ? 'too_large' : lasting };
-}
-
-/** A 402 that states a time asks for a wait, and condemns nobody. So does what others say of a quota of minutes. */
-const waitsOut = ({ verdict, error }: Refused, status: number, namedMs: number | null): boolean =>
-  namedMs !== null &&
-  (status === 402 || (error !== null && mayBeRate(error))) &&
-  (verdict === 'quota' || verdict === 'unclear');
-
 function throttleOf(
-  response: ResponseReader,
+  { statedMs, bodyMs, fields }: ResponseReader,
   status: number,
   readings: readonly Reading[],
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
-  if (refused.verdict === null) return null;
-  const { statedMs: stated, bodyMs: inBody, fields } = response;
+  const toldMs = statedMs ?? bodyMs;
+  let { verdict } = refused;
   // Mistral, to a key without an allowance: no minute brings one.
-  const hasNone = stated === null && readings.some(({ meter, limit }) => meter === 'requests' && limit === 0);
-  const own = hasNone && refused.verdict === 'rate' ? 'daily' : refused.verdict;
-  const verdict = waitsOut(refused, status, stated ?? inBody) ? 'rate' : own;
-  const otherMs = verdict === 'quota' ? (stated ?? inBody) : stated;
-  const waitMs = verdict === 'rate' ? rateWaitMs(stated, inBody, readings) : otherMs;
-  return asThrottle(verdict, waitMs, meterAtFault(fields, refused, reports));
-}
-
-function byStatus(words: RefusalWords, message: LimiterMessage): Verdict | null {
-  const { status } = words;
-  if (status === 429) return message.tooLarge ? 'too_large' : 'rate';
-  if (status === 402) return paymentIn(words);
-  return status === 503 || status === 529 ? 'overload' : null;
-}
-
-/**
- * The wait that a refusal states, the first of: `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's
- * trap (`renewalTrapMs`) it is at least what the body states, or else the renewal period.
- */
-function rateWaitMs(
-  stated: number | null,
-  inBody: number | null,
-  readings: readonly Reading[],
-): number | null {
+  const hasNone = readings.some(({ meter, limit }) => meter === 'requests' && limit === 0);
+  if (verdict === 'rate' && statedMs === null && hasNone) verdict = 'daily';
+  // A 402 that states a time asks for a wait, and condemns nobody. So does what others say of a quota of minutes.
+  const mayWait = status === 402 || mayBeRate(refused);
+  if ((verdict === 'quota' || verdict === 'unclear') && mayWait && toldMs !== null) verdict = 'rate';
+  if (verdict === 'quota') return asThrottle('quota', toldMs, null);
+  if (verdict !== 'rate') return asThrottle(verdict, statedMs, null);
+  // First `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's trap at least what the body states, or
+  // else the renewal period.
   const trapMs = renewalTrapMs(readings);
-  if (trapMs !== null) return Math.max(stated ?? 0, inBody ?? trapMs);
-  return stated ?? inBody ?? exhaustedForMs(readings);
+  const waitMs =
+    trapMs === null ? (toldMs ?? exhaustedForMs(readings)) : Math.max(statedMs ?? 0, bodyMs ?? trapMs);
+  return asThrottle('rate', waitMs, meterAtFault(fields, refused, reports));
 }
 
 /** The throttle that a verdict means to the rest of the gateway. */
-function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
+function asThrottle(
+  verdict: Verdict | null,
+  waitMs: number | null,
+  meter: MeterName | null,
+): Throttle | null {
+  if (verdict === null) return null;
   if (verdict === 'rate') return { kind: 'rate', waitMs, meter };
   if (verdict === 'overload') return { kind: 'overload', waitMs };
   // Gemini states a `retryDelay` beside a spent day, which is not the day's end.
@@ -153,19 +103,19 @@ function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | 
 }
 
 function meterAtFault(
-  fields: ReadonlyMap<string, string>,
-  refused: Refused,
+  fields: Fields,
+  { message, error }: Refused,
   reports: readonly MeterReport[],
 ): MeterName | null {
-  if (refused.message.meter !== null) return refused.message.meter;
-  const type = (fields.get('x-ratelimit-type') ?? refused.error?.type ?? '').toLowerCase();
+  if (message.meter !== null) return message.meter;
+  const type = (fields.get('x-ratelimit-type') ?? error?.type ?? '').toLowerCase();
   if (type !== 'tokens' && type !== 'requests') return null;
   // `requests` stands for the minute and for the day: believe it only as far as the fields name the window.
   const candidates = reports.filter(({ meter }) => meter === type || meter === `${type}_day`);
   return candidates.length === 1 ? (candidates[0]?.meter ?? null) : type;
 }
 
-const wholeMetrics = new Set(['RPM', 'RPD', 'TPM', 'TPD', 'ITPM', 'OTPM', 'input-images', 'images']);
+const wholeMetrics = new Set(wordsOf('RPM RPD TPM TPD ITPM OTPM input-images images'));
 
 /**
  * Adds what the sentence says about its meter where the fields are silent or speak of a wider limit: a project's own
@@ -184,16 +134,12 @@ function withMessage(reports: readonly MeterReport[], message: LimiterMessage): 
 const requestedTokens = ({ meter, requested }: LimiterMessage): number | undefined =>
   meter === 'tokens_day' || meter?.endsWith('tokens') === true ? (requested ?? undefined) : undefined;
 
-function scopeOf(
-  stated: QuotaScope,
-  fields: ReadonlyMap<string, string> = new Map(),
-): QuotaScope | undefined {
-  const scope = given({
-    ...stated,
-    organization: fields.get('openai-organization') ?? stated.organization,
-    project: fields.get('openai-project') ?? stated.project,
-  });
-  return Object.keys(scope).length === 0 ? undefined : scope;
+function scopeOf(stated: QuotaScope, fields: Fields): QuotaScope | undefined {
+  const organization = fields.get('openai-organization') ?? stated.organization;
+  const project = fields.get('openai-project') ?? stated.project;
+  const { family } = stated;
+  if (organization === undefined && project === undefined && family === undefined) return undefined;
+  return given({ organization, project, family });
 }
 
 // One event inside a 200 event stream, which may turn into a refusal after its head said success
@@ -204,13 +150,16 @@ export function namedError(data: string, event: string | undefined): string {
   return isRecord(parseJson(data)) ? `{"error":${data}}` : JSON.stringify({ error: data });
 }
 
+const noFields: Fields = new Map();
+
 /**
  * Learns from the data of one event (JSON; `data:` prefixes are tolerated). Anything else teaches nothing. `nowMs`: the wall clock, for
  * an instant in it.
  */
 export function learnFromStreamEvent(text: string, nowMs: number): Feedback {
   if (!isErrorText(text)) return nothingLearned;
-  const body = parseJson(text.replace(/^data: ?/gm, '')) ?? errorAlone(text);
+  // An event may be cut, because the response around the error is long.
+  const body = parseJson(text.replace(/^data: ?/gm, '')) ?? { error: lastObject(text, 'error', () => true) };
   const errorStatus = statusInside(body);
   if (errorStatus === null) return nothingLearned;
   const { message, verdict } = refusedIn(body, errorStatus);
@@ -220,14 +169,8 @@ export function learnFromStreamEvent(text: string, nowMs: number): Feedback {
     meters: withMessage([], message),
     throttle: asThrottle(verdict, waitMs, message.meter),
     errorStatus,
-    ...given({ requestedTokens: requestedTokens(message), scope: scopeOf(message.scope) }),
+    ...given({ requestedTokens: requestedTokens(message), scope: scopeOf(message.scope, noFields) }),
   });
-}
-
-/** The error of an event that is cut, because the response around the error is long. */
-function errorAlone(text: string): JsonRecord | null {
-  const error = lastObject(text, 'error', () => true);
-  return error === null ? null : { error };
 }
 
 /** Events that only say that a response has begun. Whatever is not known to come before content is content. */
@@ -247,10 +190,9 @@ export function isContent(data: string): boolean {
 
 /** Chat begins with a role and empty text; Azure's first chunk has no choice at all. */
 function saysSomething(choice: unknown): boolean {
-  if (!isRecord(choice) || !isRecord(choice['delta'])) return true;
-  const isOver = (choice['finish_reason'] ?? null) !== null;
-  const said = Object.entries(choice['delta']).some(
+  if (!isRecord(choice) || !isRecord(choice['delta']) || (choice['finish_reason'] ?? null) !== null)
+    return true;
+  return Object.entries(choice['delta']).some(
     ([name, value]) => name !== 'role' && value !== null && value !== '',
   );
-  return isOver || said;
 }

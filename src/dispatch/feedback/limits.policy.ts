@@ -25,7 +25,8 @@ export interface Reading {
   readonly statedWindowMs: number | null;
 }
 
-type Fields = ReadonlyMap<string, string>;
+/** Values by lower-case name. */
+export type Fields = ReadonlyMap<string, string>;
 
 /** A reading of requests whose reset is the end of their window, with what is stated of it. */
 export const requestsReading = (stated: Partial<Reading>): Reading => ({
@@ -60,19 +61,21 @@ export function reset(
   at: ResponseTime,
   as: TimeUnit = 'inferred',
 ): Pick<Reading, 'resetInMs' | 'resetGrainMs'> {
-  if (value === undefined) return { resetInMs: null, resetGrainMs: 0 };
-  const times = value.length > maxField ? [] : singleValues(value).map((one) => timeLeftMs(one, as, at));
-  const found = times.filter((timeMs) => timeMs !== null);
+  if (value === undefined || value.length > maxField) return { resetInMs: null, resetGrainMs: 0 };
+  const times = singleValues(value).flatMap((one) => timeLeftMs(one, as, at) ?? []);
   return {
-    resetInMs: found.length === 0 ? null : Math.max(0, ...found),
+    resetInMs: times.length === 0 ? null : Math.max(0, ...times),
     resetGrainMs: /\d[a-zµμ]+$/.test(value.trim()) ? 1 : 1000,
   };
 }
 
-const secondMs = 1_000;
-const minuteMs = 60_000;
-const hourMs = 3_600_000;
-const dayMs = 86_400_000;
+const [secondMs, minuteMs, hourMs, dayMs] = [1_000, 60_000, 3_600_000, 86_400_000];
+
+/** True where some field may state a limit; most responses of most APIs state none. */
+function mayState(fields: Fields): boolean {
+  for (const name of fields.keys()) if (name.includes('limit')) return true;
+  return false;
+}
 
 // Fields that no provider owns
 
@@ -86,9 +89,9 @@ const items = /(?:"(?:[^"\\]|\\.)*"|[^",])+/g;
 const parts = /(?:"(?:[^"\\]|\\.)*"|[^";])+/g;
 const unquoted = (text: string): string => text.trim().replace(/^"(.*)"$/s, '$1');
 
-function itemsOf(value = ''): readonly Item[] {
+function itemsOf(value: string | undefined): readonly Item[] {
   // With an unclosed quote there is no telling where an item ends.
-  if (value.length > maxField || value.replaceAll(quoted, '').includes('"')) return [];
+  if (value === undefined || value.length > maxField || value.replaceAll(quoted, '').includes('"')) return [];
   return (value.match(items) ?? [])
     .map((text) => {
       const names: string[] = [];
@@ -139,38 +142,35 @@ function structuredReadings(fields: Fields): readonly Reading[] {
     });
 }
 
-const prefixes = ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'] as const;
+/** Beginnings of the three usual names. A part of the three may be missing, as Reddit leaves out the limit. */
+const plainNames = ['limit', 'reset', 'reset-after'].flatMap((part) =>
+  ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'].map((prefix) => ({ prefix, part })),
+);
 
 /**
  * Readings of the un-dimensioned triple, requests by convention; none when absent. Up to draft 06 the limit is followed by its policies, one
  * or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one that is the limit.
  */
 function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
-  // A part of the triple may be missing, as Reddit leaves out the limit.
-  const [prefix] = ['limit', 'reset', 'reset-after'].flatMap((part) =>
-    prefixes.filter((one) => fields.has(one + part)),
-  );
+  const prefix = plainNames.find(({ prefix, part }) => fields.has(prefix + part))?.prefix;
   if (prefix === undefined) return [];
-  const stated = fields.get(`${prefix}limit`);
+  const [stated, left] = [fields.get(`${prefix}limit`), fields.get(`${prefix}remaining`)];
   const items = itemsOf(stated);
   const limit = count(stated) ?? count(items[0]?.names[0]);
   const policies = items
     .map((item) => ({ limit: count(item.names[0]), statedWindowMs: inMs(numberIn(item, 'w')) }))
     .filter((policy) => policy.limit !== null && policy.statedWindowMs !== null);
   const own = policies.find((policy) => policy.limit === limit) ?? policies[0];
-  const left = fields.get(`${prefix}remaining`);
   // Discord states the remaining time, to the millisecond, beside the instant of the reset.
   const { resetInMs: afterMs } = reset(fields.get(`${prefix}reset-after`), at, 'seconds');
-  const until =
-    afterMs === null
-      ? reset(fields.get(`${prefix}reset`), at)
-      : { resetInMs: Math.ceil(afterMs), resetGrainMs: 1 };
   return [
     requestsReading({
       limit,
       // Docker Hub: `76;w=21600`
       remaining: count(left) ?? count(itemsOf(left)[0]?.names[0]),
-      ...until,
+      ...(afterMs === null
+        ? reset(fields.get(`${prefix}reset`), at)
+        : { resetInMs: Math.ceil(afterMs), resetGrainMs: 1 }),
       statedWindowMs: own?.statedWindowMs ?? null,
     }),
     ...policies.filter((policy) => policy !== own).map(requestsReading),
@@ -178,13 +178,14 @@ function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
 }
 
 /** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
-const namedWindows = { second: secondMs, minute: minuteMs, hour: hourMs, day: dayMs };
+const namedWindows = Object.entries({ second: secondMs, minute: minuteMs, hour: hourMs, day: dayMs });
 
 /** What the fields of any provider say: the structured ones, or else those before them. */
 export function unownedReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
+  if (!mayState(fields)) return [];
   const structured = structuredReadings(fields);
   if (structured.length > 0) return structured;
-  const named = Object.entries(namedWindows).flatMap(([window, statedWindowMs]) => {
+  const named = namedWindows.flatMap(([window, statedWindowMs]) => {
     const limit = count(fields.get(`x-ratelimit-limit-${window}`));
     const remaining = count(fields.get(`x-ratelimit-remaining-${window}`));
     return limit === null ? [] : requestsReading({ limit, remaining, statedWindowMs });
@@ -194,103 +195,77 @@ export function unownedReadings(fields: Fields, at: ResponseTime): readonly Read
 
 // Fields of the providers of language models. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs.
 
-/** The fields of one limit. */
+/** The names of the fields of one limit, and what is known of it by them. */
 interface LimitFields extends Pick<Reading, 'meter'> {
-  /** Names of the fields with the limit, what remains, and the reset. */
-  readonly names: readonly [limit: string, remaining: string, reset: string];
+  readonly limit: string;
+  readonly remaining: string;
+  readonly reset: string;
   /** Field with the length of the window in seconds, where there is one. */
-  readonly renewal?: string;
-  readonly resetMeans?: Reading['resetMeans'];
-  /** Length of the window that is documented or that the names state, milliseconds; absent = neither. */
-  readonly windowMs?: number;
-  /** Responses may state the reset alone. Of others, those without a limit say nothing of it. */
-  readonly mayLackLimit?: true;
-  /** Fields of limits which this one may repeat: where it is one of theirs or their sum, it has no meter. */
-  readonly repeats?: readonly string[];
+  readonly renewal: string;
+  /** Length of the window that is documented or that the names state, milliseconds; `null` = neither. */
+  readonly windowMs: number | null;
+  readonly resetMeans: Reading['resetMeans'];
 }
 
-/** `x-ratelimit-{limit,remaining,reset}-{dimension}`, with Azure's `x-ratelimit-renewalperiod-{dimension}`. */
-const common = (
-  dimension: string,
+type Row = readonly [
+  dimensions: string,
   meter: Reading['meter'],
-  more: Pick<LimitFields, 'resetMeans' | 'windowMs'> = {},
-): LimitFields => ({
-  meter,
-  names: [
-    `x-ratelimit-limit-${dimension}`,
-    `x-ratelimit-remaining-${dimension}`,
-    `x-ratelimit-reset-${dimension}`,
-  ],
-  renewal: `x-ratelimit-renewalperiod-${dimension}`,
-  ...more,
-});
+  windowMs?: number,
+  means?: Reading['resetMeans'],
+];
 
-/** `anthropic-ratelimit-{dimension}-{limit,remaining,reset}`: per minute, RFC 3339 resets. */
-const ofAnthropic = (
-  dimension: string,
-  meter: Reading['meter'],
-  repeats?: readonly string[],
-): LimitFields => {
-  const name = (what: string): string => `anthropic-ratelimit-${dimension}-${what}`;
-  return {
-    meter,
-    names: [name('limit'), name('remaining'), name('reset')],
-    windowMs: minuteMs,
-    mayLackLimit: true,
-    ...(repeats === undefined ? {} : { repeats }),
-  };
-};
-
-/** A reset is the window's end. */
-const window = (windowMs: number) => ({ resetMeans: 'window', windowMs }) as const;
-const aMinute = { windowMs: minuteMs };
+/** The limits of rows of dimensions, whose fields have these names. */
+const form = (nameOf: (dimension: string, part: string) => string, ...rows: readonly Row[]) =>
+  rows.flatMap(([dimensions, meter, windowMs = null, resetMeans = 'all_free']) =>
+    dimensions.split(' ').map((dimension): LimitFields => {
+      const [limit = '', remaining = '', reset = '', renewal = ''] = [
+        'limit',
+        'remaining',
+        'reset',
+        'renewalperiod',
+      ].map((part) => nameOf(dimension, part));
+      return { meter, limit, remaining, reset, renewal, windowMs, resetMeans };
+    }),
+  );
 
 /** Where several forms know a field of a response, the first in which it names a limit reads it. */
 const forms: readonly (readonly LimitFields[])[] = [
-  [
+  form(
+    (dimension, part) => `x-ratelimit-${part}-${dimension}`,
     // OpenAI, whose form many follow. A reset states when the bucket is full. `tokens_usage_based` repeats `tokens` with another reset.
-    common('requests', 'requests'),
-    common('tokens', 'tokens'),
-    common('project-tokens', 'tokens'),
-    common('input-tokens', 'input_tokens', aMinute),
-    common('output-tokens', 'output_tokens', aMinute),
-    common('input-images', 'images'),
-    common('images', 'images'),
+    ['requests', 'requests'],
+    ['tokens project-tokens', 'tokens'],
+    ['input-images images', 'images'],
+    // The second names are those of Fireworks' serverless models.
+    ['input-tokens tokens-prompt', 'input_tokens', minuteMs],
+    ['output-tokens tokens-generated', 'output_tokens', minuteMs],
     // Groq. Seconds of audio have no meter: what a recording lasts is not known before it is sent.
-    common('audio-seconds', null),
-    // Cerebras
-    common('requests-minute', 'requests', window(minuteMs)),
-    common('tokens-minute', 'tokens', window(minuteMs)),
-    common('requests-day', 'requests', window(dayMs)),
-    common('tokens-day', 'tokens', window(dayMs)),
-    common('req-minute', 'requests', window(minuteMs)), // Mistral
-    // Serverless models of Fireworks
-    common('tokens-prompt', 'input_tokens', aMinute),
-    common('tokens-generated', 'output_tokens', aMinute),
-  ],
-  [
-    // The plain token fields show the tightest limit in force, which is a limit of its own (a workspace's) only where it is no other's.
-    ofAnthropic('requests', 'requests'),
-    ofAnthropic('tokens', 'tokens', [
-      'anthropic-ratelimit-input-tokens-limit',
-      'anthropic-ratelimit-output-tokens-limit',
-    ]),
-    ofAnthropic('input-tokens', 'input_tokens'),
-    ofAnthropic('output-tokens', 'output_tokens'),
-  ],
+    ['audio-seconds', null],
+    // Cerebras, and Mistral's `req-minute`: a reset is the window's end.
+    ['requests-minute', 'requests', minuteMs, 'window'],
+    ['tokens-minute', 'tokens', minuteMs, 'window'],
+    ['req-minute', 'requests', minuteMs, 'window'],
+    ['requests-day', 'requests', dayMs, 'window'],
+    ['tokens-day', 'tokens', dayMs, 'window'],
+  ),
+  form(
+    (dimension, part) => `anthropic-ratelimit-${dimension}-${part}`,
+    ['requests', 'requests', minuteMs],
+    ['tokens', 'tokens', minuteMs],
+    ['input-tokens', 'input_tokens', minuteMs],
+    ['output-tokens', 'output_tokens', minuteMs],
+  ),
   // Mistral: tokens of the running minute.
-  [
-    [
-      'x-ratelimitbysize-limit-minute',
-      'x-ratelimitbysize-remaining-minute',
-      'ratelimitbysize-reset',
-    ] as const,
-    ['ratelimitbysize-limit', 'ratelimitbysize-remaining', 'ratelimitbysize-reset'] as const,
-  ].map((names) => ({ meter: 'tokens' as const, names, ...window(minuteMs) })),
+  form(
+    (end, part) => (part === 'reset' ? 'ratelimitbysize-reset' : `x-ratelimitbysize-${part}-${end}`),
+    ['minute', 'tokens', minuteMs, 'window'],
+  ),
+  form((prefix, part) => `${prefix}-${part}`, ['ratelimitbysize', 'tokens', minuteMs, 'window']),
 ];
 
 /** Every limit that a response's fields name, in the first form in which they name one. */
 export function modelReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
+  if (!mayState(fields)) return [];
   for (const form of forms) {
     const readings = form.flatMap((named) => readingOf(named, fields, at));
     if (readings.length > 0) return readings;
@@ -299,21 +274,24 @@ export function modelReadings(fields: Fields, at: ResponseTime): readonly Readin
 }
 
 function readingOf(named: LimitFields, fields: Fields, at: ResponseTime): readonly Reading[] {
-  const [limitName, remainingName, resetName] = named.names;
-  const limit = count(fields.get(limitName));
-  // Absent, or Azure's −1: nothing is stated.
-  if (limit === null && !(named.mayLackLimit === true && fields.has(resetName))) return [];
-  const others = (named.repeats ?? []).map((name) => count(fields.get(name)) ?? 0);
+  const limit = count(fields.get(named.limit));
+  const isAnthropic = named.limit.startsWith('anthropic-');
+  // Absent, or Azure's −1: nothing is stated. Anthropic may state the reset alone.
+  if (limit === null && !(isAnthropic && fields.has(named.reset))) return [];
+  // The plain token fields show the tightest limit in force, which is a limit of its own (a workspace's) only where it is no other's.
+  const [input, output] = ['input', 'output'].map(
+    (of) => count(fields.get(`anthropic-ratelimit-${of}-tokens-limit`)) ?? 0,
+  ) as [number, number];
   const isRepeated =
-    limit !== null && others.length > 0 && [...others, others.reduce((a, b) => a + b)].includes(limit);
+    isAnthropic && named.meter === 'tokens' && [input, output, input + output].includes(limit ?? -1);
   return [
     {
       meter: isRepeated ? null : named.meter,
       limit,
-      remaining: count(fields.get(remainingName)),
-      ...reset(fields.get(resetName), at),
-      resetMeans: named.resetMeans ?? 'all_free',
-      statedWindowMs: inMs(count(fields.get(named.renewal ?? ''))) ?? named.windowMs ?? null,
+      remaining: count(fields.get(named.remaining)),
+      ...reset(fields.get(named.reset), at),
+      resetMeans: named.resetMeans,
+      statedWindowMs: inMs(count(fields.get(named.renewal))) ?? named.windowMs,
     },
   ];
 }
@@ -323,13 +301,10 @@ function readingOf(named: LimitFields, fields: Fields, at: ResponseTime): readon
  * reset of 0, `retry-after: 1` and `retry-after-ms: 0`, while the real wait is up to the renewal period.
  */
 export function renewalTrapMs(readings: readonly Reading[]): number | null {
-  const trapped = readings
-    .filter(
-      ({ remaining, resetInMs, resetMeans }) =>
-        remaining === 0 && resetInMs === 0 && resetMeans === 'all_free',
-    )
-    .flatMap(({ statedWindowMs }) => statedWindowMs ?? []);
-  return trapped.length === 0 ? null : Math.max(...trapped);
+  const trapped = readings.filter(
+    ({ remaining, resetInMs, resetMeans }) => remaining === 0 && resetInMs === 0 && resetMeans === 'all_free',
+  );
+  return Math.max(0, ...trapped.map(({ statedWindowMs }) => statedWindowMs ?? 0)) || null;
 }
 
 // What a reading says about a meter
@@ -378,22 +353,6 @@ function longWindowOf(reading: Reading): number | null {
   return [hourMs, dayMs].find((windowMs) => mayHaveLeft(reading, windowMs)) ?? null;
 }
 
-/**
- * Level in used units, or `null`. From the reset where it fits (the fraction is kept), within what `remaining`
- * allows; where both contradict each other (a reset of 0 beside remaining 0, seen on Azure) `remaining` is believed.
- */
-function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
-  const { limit, remaining, resetInMs, resetMeans, resetGrainMs } = reading;
-  if (limit === null) return null;
-  const counted = remaining === null ? null : countedLevel(limit, remaining, grainOf(reading, remaining));
-  if (resetMeans !== 'all_free' || resetInMs === null || windowMs === null) return counted;
-  const lowest = (Math.max(0, resetInMs - resetGrainMs) * limit) / windowMs;
-  const highest = ((resetInMs + resetGrainMs) * limit) / windowMs;
-  if (counted === null) return { lowest, highest };
-  if (lowest > counted.highest || highest < counted.lowest) return counted;
-  return { lowest: Math.max(lowest, counted.lowest), highest: Math.min(highest, counted.highest) };
-}
-
 /** What providers may round tokens to: those that are left are seldom a multiple of one by chance. Largest first. */
 const roundings = [10_000, 5_000, 2_000, 1_000, 500, 200, 100, 50];
 /** A statement is taken to be rounded to this share of the limit at most. */
@@ -406,23 +365,43 @@ function grainOf({ meter, limit }: Reading, remaining: number): number {
   return roundings.find((rounding) => rounding <= largest && remaining % rounding === 0) ?? 1;
 }
 
-function countedLevel(limit: number, remaining: number, grain: number): NonNullable<MeterReport['level']> {
-  const used = Math.max(0, limit - remaining);
-  if (grain <= 1) return { lowest: Math.max(0, used - grain), highest: used };
-  return { lowest: Math.max(0, used - grain / 2), highest: Math.min(limit, used + grain / 2) };
+/**
+ * Level in used units, or `null`. From the reset where it fits (the fraction is kept), within what `remaining`
+ * allows; where both contradict each other (a reset of 0 beside remaining 0, seen on Azure) `remaining` is believed.
+ */
+function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
+  const { limit, remaining, resetInMs, resetMeans, resetGrainMs } = reading;
+  if (limit === null) return null;
+  let [lowest, highest] = [-Infinity, Infinity];
+  if (remaining !== null) {
+    const used = Math.max(0, limit - remaining);
+    const grain = grainOf(reading, remaining);
+    lowest = Math.max(0, used - (grain > 1 ? grain / 2 : 1));
+    highest = grain > 1 ? Math.min(limit, used + grain / 2) : used;
+  }
+  if (resetMeans === 'all_free' && resetInMs !== null && windowMs !== null) {
+    const least = Math.max(lowest, (Math.max(0, resetInMs - resetGrainMs) * limit) / windowMs);
+    const most = Math.min(highest, ((resetInMs + resetGrainMs) * limit) / windowMs);
+    if (least <= most) return { lowest: least, highest: most };
+  }
+  return remaining === null ? null : { lowest, highest };
 }
 
 /** Reports of all readings that name a usable limit; of two for one meter the tighter limit. */
 export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] {
   const reports: MeterReport[] = [];
-  const windows = requestWindows(readings);
+  // The windows shorter than a day that the response states for requests, shortest first.
+  const stated = readings
+    .filter(({ meter, limit }) => meter === 'requests' && (limit ?? 0) > 0)
+    .flatMap((reading) => windowOf(reading) ?? []);
+  const windows = [...new Set(stated.filter((windowMs) => windowMs < dayMs))].toSorted((a, b) => a - b);
   for (const reading of readings) {
-    const { limit, resetMeans, resetInMs } = reading;
-    if (reading.meter === null || limit === null || limit <= 0) continue;
+    const { meter, limit, resetMeans, resetInMs } = reading;
+    if (meter === null || limit === null || limit <= 0) continue;
     const windowMs = windowOf(reading) ?? longWindowOf(reading);
     const isEnd = windowMs === null && resetMeans === 'window' && resetInMs !== null;
     addTighter(reports, {
-      meter: meterOf(reading.meter, windowMs, windows),
+      meter: meterOf(meter, windowMs, windows),
       limit,
       windowMs,
       ...(isEnd ? { resetMs: resetInMs } : {}),
@@ -434,15 +413,6 @@ export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] 
 
 /** A window of this length or more counts beside one of about a minute as the hourly one. */
 const hourlyMs = 1_800_000;
-
-/** The windows shorter than a day that one response states for requests, shortest first. */
-function requestWindows(readings: readonly Reading[]): readonly number[] {
-  const windows = readings
-    .filter(({ meter, limit }) => meter === 'requests' && (limit ?? 0) > 0)
-    .map(windowOf)
-    .filter((windowMs) => windowMs !== null && windowMs < dayMs);
-  return [...new Set(windows as number[])].toSorted((a, b) => a - b);
-}
 
 /** A day's window makes a meter the daily one; of several windows of requests in one response each has a meter of its own. */
 function meterOf(
@@ -469,11 +439,10 @@ export function addTighter(reports: MeterReport[], report: MeterReport): void {
 
 /** For how long a refusal lasts: milliseconds until the window of an exhausted limit ends, the longest of them; `null` when none says so. */
 export function exhaustedForMs(readings: readonly Reading[]): number | null {
-  const waits = readings.flatMap(({ remaining, resetInMs, resetMeans }) => {
-    // Without a word of what is left, a refusal shows that nothing is, and its window ends at the reset. A meter may have room before
-    // it is empty, but where a refusal states no other time, this one is the upstream's own.
-    const isSpent = remaining === null ? resetMeans === 'window' : remaining < 1;
-    return isSpent && resetInMs !== null && resetInMs > 0 ? Math.ceil(resetInMs) : [];
-  });
-  return waits.length === 0 ? null : Math.max(...waits);
+  // Without a word of what is left, a refusal shows that nothing is, and its window ends at the reset. A meter may have room before
+  // it is empty, but where a refusal states no other time, this one is the upstream's own.
+  const spent = readings.filter(({ remaining, resetMeans }) =>
+    remaining === null ? resetMeans === 'window' : remaining < 1,
+  );
+  return Math.max(0, ...spent.map(({ resetInMs }) => Math.ceil(resetInMs ?? 0))) || null;
 }

@@ -9,8 +9,8 @@ import {
   parsedWaitMs,
   retryAfterMs,
   sentenceWaitMs,
+  type ResponseTime,
 } from '../stated-time.policy.ts';
-import type { ResponseTime } from '../stated-time.policy.ts';
 import { parseJson } from './json.policy.ts';
 
 export interface ResponseFacts {
@@ -69,22 +69,22 @@ export class ResponseReader {
 // day, and whatever it says about a level is undone by the next response within the window that it named itself.
 
 /** Quotas are counted in whole units, and sums of more than this many are not exact any more. */
-const minLimit = 1;
 const maxLimit = 1e15;
 /** The longest window of any known limiter. A bucket whose stated window is longer drains within a day all the same. Milliseconds. */
 const maxWindowMs = 86_400_000;
-const minWindowMs = 1;
 
 /** The feedback with its reports and waits within the bounds of belief: finite, and without reports that cannot be a quota. */
 export function believable(feedback: Feedback): Feedback {
-  const meters = feedback.meters.map(bounded).filter((report) => report !== null);
-  const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? maxLimit;
   const { throttle, requestedCost, actualCost, requestedTokens } = feedback;
-  const tooLong = throttle !== null && throttle.waitMs !== null && throttle.waitMs > maxRetryAfterMs;
+  if (feedback.meters.length === 0 && throttle === null && requestedTokens === undefined) return feedback;
+  const meters = feedback.meters.filter(({ limit }) => limit >= 1 && limit <= maxLimit).map(bounded);
+  const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? maxLimit;
+  const waitMs = throttle?.waitMs ?? 0;
   return {
     ...feedback,
     meters,
-    throttle: tooLong ? { ...throttle, waitMs: maxRetryAfterMs } : throttle,
+    throttle:
+      throttle !== null && waitMs > maxRetryAfterMs ? { ...throttle, waitMs: maxRetryAfterMs } : throttle,
     // No document takes more than a full bucket.
     ...(requestedCost === undefined ? {} : { requestedCost: Math.min(requestedCost, points) }),
     ...(actualCost === undefined ? {} : { actualCost: Math.min(actualCost, points) }),
@@ -92,20 +92,13 @@ export function believable(feedback: Feedback): Feedback {
   };
 }
 
-/**
- * The report within the bounds; `null`: it cannot be a quota. Its level is at most its limit, because the upstream refused, and did
- * not count, what was beyond.
- */
-function bounded({ meter, limit, windowMs, resetMs, level }: MeterReport): MeterReport | null {
-  if (!(limit >= minLimit && limit <= maxLimit)) return null;
-  return {
-    meter,
-    limit,
-    windowMs: windowMs === null ? null : Math.min(Math.max(windowMs, minWindowMs), maxWindowMs),
-    ...(resetMs === undefined || resetMs === null ? {} : { resetMs: Math.min(resetMs, maxWindowMs) }),
-    level:
-      level === null
-        ? null
-        : { lowest: Math.min(level.lowest, limit), highest: Math.min(level.highest, limit) },
-  };
-}
+/** A level is at most its limit, because the upstream refused, and did not count, what was beyond. */
+const bounded = ({ windowMs, resetMs, level, ...report }: MeterReport): MeterReport => ({
+  ...report,
+  windowMs: windowMs === null ? null : Math.min(Math.max(windowMs, 1), maxWindowMs),
+  ...(resetMs === undefined || resetMs === null ? {} : { resetMs: Math.min(resetMs, maxWindowMs) }),
+  level: level && {
+    lowest: Math.min(level.lowest, report.limit),
+    highest: Math.min(level.highest, report.limit),
+  },
+});

@@ -7,7 +7,6 @@ import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Feedback, MeterReport, Throttle, UpstreamKind } from '../../../src/call.ts';
 import { presetNames } from '../../../src/config/speaks.ts';
-import { providers } from '../../../src/dispatch/feedback/refusal.policy.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import { dayMs, learn, type Fields } from './learning.ts';
 
@@ -69,10 +68,6 @@ describe.each(files)('what is learned from $name', ({ samples }) => {
     expect(throttle).toEqual(sample.throttle);
     if (sample.meters !== undefined) expect(meters).toEqual(sample.meters);
   });
-});
-
-test('every provider has samples', () => {
-  expect(files.map(({ name }) => name)).toEqual(expect.arrayContaining(Object.keys(providers)));
 });
 
 test('every refusal that a provider states in a response is understood in a stream, too', () => {
