@@ -21,23 +21,23 @@ export interface ResponseTime {
 }
 
 /** Instant at which a response was made: its own `Date`, else our clock. */
-function answeredAtMs({ date, now }: ResponseTime): number {
-  return (typeof date === 'string' ? instantMs(date.trim()) : null) ?? now;
-}
+const answeredAtMs = ({ date, now }: ResponseTime): number => instantMs(date?.trim() ?? '') ?? now;
 
 /** No spelling of a time is longer. Characters. */
 const maxText = 128;
+const secondMs = 1_000;
 const decimal = /^\+?(?:\d+(?:\.\d*)?|\.\d+)(?:e\+?\d{1,2})?$/i;
 const grouped = /^\d{1,3}(?:,\d{3})+(?:\.\d*)?$/;
 const firstEpochMs = 1e12;
-const firstEpochSeconds = 1e9;
+/** A bare number from here on is an instant, whatever unit its name has. Seconds. */
+const firstInstant = 1e9;
 /** An instant without a zone that is so near in UTC is one of UTC: other zones are half an hour away at least. */
 const maxWithoutZoneMs = 1_740_000;
 
 /**
  * Milliseconds from the response to the time that a value states, not rounded, negative for the past; `null`: it states none. A value
  * that shows what it is (an instant, a number with its unit) is read as that, a bare number in the unit `as`. `inferred`: epoch
- * milliseconds from 1e12, epoch seconds from 1e9, else seconds.
+ * milliseconds (micro-, nanoseconds) from 1e12, epoch seconds from 1e9, else seconds.
  */
 export function timeLeftMs(value: string, as: TimeUnit, at: ResponseTime): number | null {
   // `seconds=30`, `in 30 s`, `~30`, `30 ; reason=quota`, `30 (seconds)`, `2026-09-01T12:00:30Z[UTC]`, `/Date(1788264030000)/`
@@ -47,35 +47,21 @@ export function timeLeftMs(value: string, as: TimeUnit, at: ResponseTime): numbe
     .replace(/^[a-z-]+=|^(?:in|after|for) |^~| ?;.*$|\.$|\[[\w/]+\]$|^\/Date\((?=\d)|(?<=\d)\)\/$/gi, '')
     .replace(/ ?\(([a-z]+)\)$/i, ' $1');
   if (text.length === 0 || text.length > maxText) return null;
-  if (decimal.test(text)) return fromNumber(text, as, at);
-  if (grouped.test(text)) return fromNumber(text.replaceAll(',', ''), as, at);
+  if (decimal.test(text) || grouped.test(text)) return fromNumber(text.replaceAll(',', ''), as, at);
   const instant = instantMs(text);
   if (instant !== null) return instant - answeredAtMs(at);
-  const leftInUtcMs = (instantMs(`${text}Z`) ?? NaN) - answeredAtMs(at);
+  const leftInUtcMs = (instantMs(`${text.replace('T', ' ')} UTC`) ?? NaN) - answeredAtMs(at);
   return leftInUtcMs > 0 && leftInUtcMs <= maxWithoutZoneMs ? leftInUtcMs : durationMs(text);
 }
 
 function fromNumber(digits: string, as: TimeUnit, at: ResponseTime): number | null {
   const number = Number(digits);
-  if (!Number.isFinite(number)) return null;
-  switch (as) {
-    case 'inferred':
-      // Nanoseconds, microseconds, milliseconds.
-      for (const perMs of [1e6, 1e3, 1])
-        if (number >= firstEpochMs * perMs) return number / perMs - answeredAtMs(at);
-      return number >= firstEpochSeconds ? number * 1000 - answeredAtMs(at) : scaled(digits, 1000);
-    case 'seconds':
-      return scaled(digits, 1000);
-    case 'milliseconds':
-      return number;
-    case 'epoch-seconds':
-      return scaled(digits, 1000) - answeredAtMs(at);
-    case 'epoch-milliseconds':
-      return number - answeredAtMs(at);
-    case 'date':
-    case 'duration':
-      return null;
-  }
+  if (!Number.isFinite(number) || as === 'date' || as === 'duration') return null;
+  const perMs = as === 'inferred' ? [1e6, 1e3, 1].find((per) => number >= firstEpochMs * per) : undefined;
+  if (perMs !== undefined) return number / perMs - answeredAtMs(at);
+  const ms = as.endsWith('milliseconds') ? number : scaled(digits, secondMs);
+  const isInstant = as.startsWith('epoch') || (as === 'inferred' && number >= firstInstant);
+  return isInstant ? ms - answeredAtMs(at) : ms;
 }
 
 /** Multiplies without the rounding errors of binary fractions: 2.114999999 s is 2114.999999 ms. */
@@ -86,12 +72,11 @@ function scaled(digits: string, factor: number): number {
 }
 
 /** The values of a field that was sent more than once. The comma of a date, behind the name of a day, and that of thousands stay. */
-export function singleValues(value: string): readonly string[] {
-  return value
+export const singleValues = (value: string): readonly string[] =>
+  value
     .split(/(?<!\b(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}|\b[a-z]{3,9} \d{1,2}),(?!\d{3}(?!\d))/i)
     .map((single) => single.trim())
     .filter((single) => single.length > 0);
-}
 
 // Durations
 
@@ -109,9 +94,6 @@ const units = meaningOfWords<number>([
 ]);
 const unitWord = `(?:${[...units.keys()].toSorted((a, b) => b.length - a.length).join('|')})(?![a-zµμа-я])`;
 const term = new RegExp(`(?:,? and |,? )?(\\d+(?:\\.\\d*)?|\\.\\d+)[ -]?(${unitWord})`, 'iy');
-const iso8601 = /^p((?:\d+d)?)(?:t((?:\d+(?:\.\d+)?[hms])+))?$/i;
-const clockTime = /^(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)$/;
-
 /** How a duration with its unit is written within a sentence: the source of a pattern for what `durationMs` reads. */
 const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|\\bpt(?:\\d+(?:\\.\\d+)?[hms])+|(?:(?:,? and |,? )?(?:(?<!\\d)\\d{1,12}(?:\\.\\d{1,12})?|\\.\\d{1,12})[ -]?${unitWord})+)`;
 
@@ -120,19 +102,14 @@ const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|\\bpt(?:\\
  * and 30 seconds`), ISO 8601 without months (`PT1M30S`) and hours, minutes and seconds (`00:01:30`).
  */
 export function durationMs(text: string): number | null {
-  if (text.length > maxText) return null;
-  const clock = clockTime.exec(text);
-  if (clock !== null) return termsMs(`${clock[1]}h${clock[2]}m${clock[3]}s`);
-  const iso = iso8601.exec(text);
-  return termsMs(iso === null ? text : `${iso[1]}${iso[2] ?? ''}`);
-}
-
-function termsMs(text: string): number | null {
-  if (text === '' || /^[ ,]/.test(text)) return null;
+  const terms = text
+    .replace(/^(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)$/, '$1h$2m$3s')
+    .replace(/^p((?:\d+d)?)(?:t((?:\d+(?:\.\d+)?[hms])+))?$/i, '$1$2');
+  if (terms === '' || terms.length > maxText || /^[ ,]/.test(terms)) return null;
   let total = 0;
   term.lastIndex = 0;
-  for (let at = 0; at < text.length; at = term.lastIndex) {
-    const [, digits = '', unit = ''] = term.exec(text) ?? [];
+  for (let at = 0; at < terms.length; at = term.lastIndex) {
+    const [, digits = '', unit = ''] = term.exec(terms) ?? [];
     const factor = units.get(unit.toLowerCase());
     if (factor === undefined) return null;
     total += scaled(digits, factor);
@@ -142,62 +119,29 @@ function termsMs(text: string): number | null {
 
 // Instants
 
-const monthNames = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'];
-/** Hours by which zones of North America, which RFC 822 allowed in dates, are behind UTC, in winter. */
-const zoneHours = { e: 5, c: 6, m: 7, p: 8 } as const;
-
-const weekday = '(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? )?';
-const month = `(?<month>(?:${monthNames.join('|')})[a-z]{0,6})`;
+const month = '(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}';
 const dates = [
-  '(?<year>\\d{4})(?<dash>[-/]?)(?<month>\\d{2})\\k<dash>(?<day>\\d{2})', // RFC 3339, and ISO 8601 without its hyphens
-  `(?<day>\\d{1,2})[ -]${month}[ -](?<year>\\d{4}|\\d{2})`, // RFC 9110, RFC 850
-  `${month} {1,2}(?<day>\\d{1,2})(?:,? (?<year>\\d{4}))?`, // C, Java, JavaScript, and people in America
-  '(?<month>\\d{1,2})/(?<day>\\d{1,2})/(?<year>\\d{4})', // .NET
+  '\\d{4}([-/])\\d{2}\\1\\d{2}', // RFC 3339
+  `\\d{1,2}[ -]${month}[ -](?:\\d{4}|\\d{2})`, // RFC 9110, RFC 850
+  `${month} {1,2}\\d{1,2}(?:,? \\d{4})?`, // C, Java, JavaScript, and people in America
+  '\\d{1,2}/\\d{1,2}/\\d{4}', // .NET
 ];
-const clock =
-  '(?<hour>\\d{1,2}):?(?<minute>\\d{2})(?::?(?<second>\\d{2}(?:\\.\\d{1,9})?))?(?: (?<half>[ap])m)?';
 const zone =
-  '(?<zone> ?(?:(?:gmt|utc?|z)(?![a-z])|(?<us>[ecmp])(?<season>[sd])t|(?=[+-]))(?<shift>[+-]\\d{2}:?\\d{2})?(?: utc| ?\\([a-z ]+\\))?| ?\\((?:z|utc|gmt)\\))?';
-/** How an instant is written within a sentence, where it has parts of these names. */
-const instantInText = `${weekday}(?:${dates.join('|')})[t ,]{1,2}${clock}${zone}(?: (?<lastYear>\\d{4})(?!\\d))?`;
+  ' ?(?:(?:(?:gmt|utc?|z)(?![a-z])|[ecmp][sd]t|(?=[+-]))(?:[+-]\\d{2}:?\\d{2})?(?: utc| ?\\([a-z ]+\\))?|\\((?:z|utc|gmt)\\))';
+/** How an instant is written within a sentence. */
+const instantInText = `(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? )?(?:${dates.join('|')})[t ,]{1,2}\\d{1,2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)?(?: [ap]m)?(?:${zone})?(?: \\d{4}(?!\\d))?`;
 const wholeInstant = new RegExp(`^${instantInText}$`, 'i');
+/** It must have a zone, because local time names no instant; only what C writes is in UTC without one. */
+const hasZone = new RegExp(`(?:${zone}(?: \\d{4})?|:\\d{2} \\d{4})$`, 'i');
 
-/**
- * An instant as milliseconds since the epoch, or `null`. Two-digit years below 70 are of this century. It must have a zone, because local
- * time names no instant; only what C writes is in UTC without one.
- */
+/** An instant as milliseconds since the epoch, or `null`. */
 export function instantMs(text: string): number | null {
-  const parts = text.length > maxText ? undefined : wholeInstant.exec(text)?.groups;
-  if (parts === undefined) return null;
-  const {
-    month = '',
-    day,
-    hour,
-    minute,
-    second = 0,
-    half,
-    lastYear,
-    zone,
-    us = '',
-    season,
-    shift = '',
-  } = parts;
-  const year = parts['year'] ?? lastYear ?? '';
-  if (year === '' || (zone === undefined && lastYear === undefined)) return null;
-  const century = year.length > 2 ? '' : Number(year) < 70 ? '20' : '19';
-  const ordinal = Number(month) || monthNames.indexOf(month.slice(0, 3).toLowerCase()) + 1;
-  const hours = half === undefined ? Number(hour) : (Number(hour) % 12) + (/p/i.test(half) ? 12 : 0);
-  // 60 is a leap second, 24:00 is not a time of day.
-  if (!(hours <= 23 && Number(minute) <= 59 && Number(second) < 61)) return null;
-  // The runtime's calendar, not its clock. It takes 30 February for 2 March.
+  if (text.length > maxText || !wholeInstant.test(text) || !hasZone.test(text)) return null;
+  const written = text.replace(/ ?\((?:z|utc|gmt)\)$/i, ' UTC').replace(/:\d{2} \d{4}$/, '$& UTC');
+  // The runtime's calendar, not its clock.
   // oxlint-disable-next-line no-restricted-globals
-  const midnight = new Date(Date.UTC(Number(century + year), ordinal - 1, Number(day)));
-  if (midnight.getUTCMonth() !== ordinal - 1 || midnight.getUTCDate() !== Number(day)) return null;
-  const [, sign, shiftHours = 0, shiftMinutes = 0] = /([+-])(\d\d):?(\d\d)/.exec(shift) ?? [];
-  const behind = zoneHours[us.toLowerCase() as keyof typeof zoneHours] ?? 0;
-  const ahead = (Number(shiftHours) * 60 + Number(shiftMinutes)) * (sign === '-' ? -1 : 1);
-  const toUtc = behind * 60 - (/d/i.test(season ?? '') ? 60 : 0) - ahead;
-  return midnight.getTime() + (hours * 60 + Number(minute) + toUtc) * 60_000 + Number(second) * 1000;
+  const ms = Date.parse(written);
+  return Number.isNaN(ms) ? null : ms;
 }
 
 // Waits
@@ -209,14 +153,35 @@ const maxWaitField = 256;
 
 type Fields = ReadonlyMap<string, string>;
 
+/** The longer of two waits, of which there may be none. */
+const longer = (one: number | null, other: number | null): number | null =>
+  one === null || other === null ? (one ?? other) : Math.max(one, other);
+
+/** A stated time as a wait: rounded up, a day at most; `null` for one that is over. */
+const usableWaitMs = (waitMs: number | null): number | null =>
+  waitMs === null || !Number.isFinite(waitMs) || waitMs <= 0
+    ? null
+    : Math.min(Math.ceil(waitMs), maxRetryAfterMs);
+
+/** The longest wait that the values of a field state; one of a day and more counts only where there is no other. */
+export function longestWaitMs(
+  value: string | undefined,
+  read: (single: string) => number | null,
+): number | null {
+  if (value === undefined || value.length > maxWaitField) return null;
+  const waits = singleValues(value).flatMap((single) => usableWaitMs(read(single)) ?? []);
+  const believed = waits.filter((waitMs) => waitMs < maxRetryAfterMs);
+  return waits.length === 0 ? null : Math.max(...(believed.length > 0 ? believed : waits));
+}
+
 // Names
 
 /**
- * Words of names. `end`: the end of a wait · `begin`: it is one beside a time · `time` and `unit`: how a time is given · `plain`: they change
+ * What a word of a name says of its value. `end`: the end of a wait · `begin`: a wait or its end, where the name has a `time` or a `unit`
+ * as well · `time` and `unit`: how a time is given · `plain`: they change
  * nothing of it. A name with any other word says something else.
  */
-type WordOfName = 'end' | 'begin' | 'time' | 'unit' | 'plain';
-const words = meaningOfWords<WordOfName>([
+const words = meaningOfWords<'end' | 'begin' | 'time' | 'unit' | 'plain'>([
   ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment replenish renew renews'],
   ['end', 'refill refills resume resumes unblock unblocks unlock unlocks until'],
   ['begin', 'retry try again next available allowed remaining left throttle throttled ban banned'],
@@ -227,21 +192,24 @@ const words = meaningOfWords<WordOfName>([
   ['plain', 'user app account client ip global unified burst daily hourly second minute hour day the is to'],
   ['plain', 'of on access expires expiry ttl rl back cool off down not earliest'],
 ]);
-const inOrder = [...words.keys()].toSorted((a, b) => b.length - a.length);
 /** The longest word at each place, or a character that belongs to none. */
-const wordsOfName = new RegExp(`${inOrder.join('|')}|[^_]`, 'g');
+const wordsOfName = new RegExp(
+  `${[...words.keys()].toSorted((a, b) => b.length - a.length).join('|')}|[^_]`,
+  'g',
+);
 /** Several words that mean the end of a wait together. */
 const ends =
   /next_?(?:retry|try|allowed|available)|limit_?(?:ttl|expir|next$)|back_off|cool_down|not_before|earliest/;
+/** A longer name states nothing. Characters. */
+const maxName = 64;
 
 /**
  * What a name says of its value: a wait, of a retry or another one, with its unit (`''` = not stated), or only how a time is given.
- * `null`: it names something else.
+ * `null`: it names something else. Reads `x-retry-after`, `retryAfterMs`, `retry_in_seconds`, `x-acme-ratelimit-reset`, `msBeforeNext`.
  */
-type Named = { readonly states: 'retry' | 'other' | 'time'; readonly unit: string } | null;
-
-/** Reads `x-retry-after`, `retryAfterMs`, `retry_in_seconds`, `x-acme-ratelimit-reset`, `msBeforeNext`, `blocked_until`. */
-function readName(name: string): Named {
+function readName(
+  name: string,
+): { readonly states: 'retry' | 'other' | 'time'; readonly unit: string } | null {
   if (name.length > maxName) return null;
   const text = name
     .replaceAll(/(?<=[a-z])(?=[A-Z])|[-. ]/g, '_')
@@ -249,30 +217,23 @@ function readName(name: string): Named {
     .replace(/^.*?_(?=rate_?limit|limit_?reset|quota|throttl|retry_?(?:after|in|at|delay))/, '');
   // What is left of an amount is no time, and OpenAI's resets are when a bucket is full.
   if (/(?:limit|quota)_.*(?<!time_?|seconds_)(?:remaining|left)|reset_requests?$/.test(text)) return null;
-  let unit = text.endsWith('regain_access') ? 'minutes' : '';
-  const found = new Set<WordOfName>();
-  for (const word of text.replace(/_s$/, '_seconds').match(wordsOfName) ?? []) {
-    const kind = words.get(word);
-    if (kind === undefined) return null;
-    if (kind === 'unit') unit = word;
-    found.add(kind);
-  }
-  const isTimed = found.has('time') || found.has('unit');
-  if (found.has('end') || ends.test(text) || (found.has('begin') && isTimed))
+  const found = text.replace(/_s$/, '_seconds').match(wordsOfName) ?? [];
+  const kinds = new Set(found.map((word) => words.get(word)));
+  if (kinds.has(undefined)) return null;
+  const ownUnit = found.findLast((word) => words.get(word) === 'unit') ?? '';
+  const unit = ownUnit === '' && text.endsWith('regain_access') ? 'minutes' : ownUnit;
+  const isTimed = kinds.has('time') || kinds.has('unit');
+  if (kinds.has('end') || ends.test(text) || (kinds.has('begin') && isTimed))
     return { states: /retry|again/.test(text) ? 'retry' : 'other', unit };
-  return isTimed && !found.has('begin') && !found.has('plain') ? { states: 'time', unit } : null;
+  return isTimed && !kinds.has('begin') && !kinds.has('plain') ? { states: 'time', unit } : null;
 }
-
-/** A longer name states nothing. Characters. */
-const maxName = 64;
-
-/** A bare number from here on is an instant, whatever unit its name has. */
-const firstInstant = 1e9;
 
 /** Milliseconds until the time that a value states whose name has this unit; `null`: it states none. */
 const timeInUnit = (value: string, unit: string, at: ResponseTime): number | null =>
   (unit === '' || Number(value) >= firstInstant ? null : durationMs(value.replaceAll(',', '') + unit)) ??
   timeLeftMs(value, 'inferred', at);
+
+// Fields
 
 /**
  * Milliseconds to wait from the arrival of the response, integer in 1…24 h; `null` = nothing usable was said.
@@ -298,65 +259,35 @@ function longestNamed(fields: Fields, at: ResponseTime, states: 'retry' | 'other
   let foundMs: number | null = null;
   for (const [name, value] of fields) {
     const named = readName(name);
-    const isOne =
-      named?.states === states
-        ? !hasRoom(name, value, fields)
-        : states === 'other' && isSpent(name, value, fields);
-    const isInside = states === 'other' && named === null && /limit|quota|usage|throttl/.test(name);
-    const insideMs = isInside ? insideWaitMs(value, at) : null;
-    foundMs = longer(
-      foundMs,
-      isOne ? longestWaitMs(value, (single) => timeInUnit(single, named?.unit ?? '', at)) : insideMs,
-    );
+    // What is left of the limit whose reset is stated.
+    const left = [/resets?(?:-.*)?$/, /resets?/]
+      .map((reset) => fields.get(name.replace(reset, 'remaining')))
+      .filter((amount) => amount !== undefined && amount !== value)
+      .map(Number);
+    const isNamed = named?.states === states && !left.some((amount) => amount >= 1);
+    // However the limit is called: X, `x-app-limit-24hour-reset`.
+    const isSpent = states === 'other' && name.includes('reset') && left.some((amount) => amount < 1);
+    if (isNamed || isSpent)
+      foundMs = longer(
+        foundMs,
+        longestWaitMs(value, (single) => timeInUnit(single, named?.unit ?? '', at)),
+      );
+    else if (states === 'other' && named === null && /limit|quota|usage|throttl/.test(name))
+      foundMs = longer(foundMs, insideWaitMs(value, at));
   }
   return foundMs;
 }
 
-/** The draft of the IETF, in a field of another name: `"tenant";r=0;t=1800`. */
-const spentInDraft = /\br=0 ?; ?t=(\d{1,9})\b/;
-
-/** `limit=10, remaining=0, reset=30`; Meta: `{"1":[{"estimated_time_to_regain_access":19}]}`. */
-const insideWaitMs = (value: string, at: ResponseTime): number | null =>
-  value.startsWith('{')
-    ? parsedWaitMs(parseJson(value), at)
-    : value.includes('r=0')
-      ? longestWaitMs(spentInDraft.exec(value)?.[1], (seconds) => timeLeftMs(seconds, 'seconds', at))
-      : /[=:]/.test(value) && !/(?:remaining|left) ?[=:] ?[1-9]/i.test(value)
-        ? sentenceWaitMs(value, at)
-        : null;
-
-/** What is left of the limit whose reset is stated. */
-const leftBeside = (name: string, value: string, fields: Fields): readonly number[] =>
-  [/resets?(?:-.*)?$/, /resets?/]
-    .map((reset) => fields.get(name.replace(reset, 'remaining')))
-    .filter((left) => left !== undefined && left !== value)
-    .map(Number);
-
-/** True for the reset of a limit of which something is left. */
-const hasRoom = (name: string, value: string, fields: Fields): boolean =>
-  leftBeside(name, value, fields).some((left) => left >= 1);
-
-/** True for the reset of a limit of which nothing is left, however the limit is called: X, `x-app-limit-24hour-reset`. */
-const isSpent = (name: string, value: string, fields: Fields): boolean =>
-  name.includes('reset') && leftBeside(name, value, fields).some((left) => left < 1);
-
-/** The longest wait that the values of a field state; one of a day and more counts only where there is no other. */
-export function longestWaitMs(
-  value: string | undefined,
-  read: (single: string) => number | null,
-): number | null {
-  if (value === undefined || value.length > maxWaitField) return null;
-  const waits = singleValues(value)
-    .map((single) => usableWaitMs(read(single)))
-    .filter((waitMs) => waitMs !== null);
-  const believed = waits.filter((waitMs) => waitMs < maxRetryAfterMs);
-  return waits.length === 0 ? null : Math.max(...(believed.length > 0 ? believed : waits));
-}
-
-/** A stated time as a wait: rounded up, a day at most; `null` for one that is over. */
-function usableWaitMs(waitMs: number | null): number | null {
-  if (waitMs === null || !Number.isFinite(waitMs) || waitMs <= 0) return null;
-  return Math.min(Math.ceil(waitMs), maxRetryAfterMs);
+/**
+ * The draft of the IETF in a field of another name (`"tenant";r=0;t=1800`), `limit=10, remaining=0, reset=30`, and Meta's
+ * `{"1":[{"estimated_time_to_regain_access":19}]}`.
+ */
+function insideWaitMs(value: string, at: ResponseTime): number | null {
+  if (value.startsWith('{')) return parsedWaitMs(parseJson(value), at);
+  const seconds = /\br=0 ?; ?t=(\d{1,9})\b/.exec(value)?.[1];
+  if (seconds !== undefined) return usableWaitMs(timeLeftMs(seconds, 'seconds', at));
+  const hasRoom = /(?:remaining|left|\br) ?[=:] ?[1-9]/i.test(value);
+  return /[=:]/.test(value) && !hasRoom ? sentenceWaitMs(value, at) : null;
 }
 
 // Bodies
@@ -372,14 +303,12 @@ const maxSaid = 20_000;
  */
 export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
   const open: (readonly [string, unknown])[] = [['', body]];
-  let retryMs: number | null = null;
-  let otherMs: number | null = null;
+  const foundMs: { retry: number | null; other: number | null } = { retry: null, other: null };
   let saidMs: number | null = null;
   let seen = 0;
   let saidLeft = maxSaid;
   for (const [parent, part] of open) {
     const members = typeof part === 'object' && part !== null ? Object.entries(part) : [['', part] as const];
-    const unit = stringAt(part, 'unit') ?? '';
     for (const [own, value] of members.slice(0, maxMembers - seen)) {
       seen += 1;
       // `retryDelay: { seconds: 30 }`, `retry_after: { value: 30, unit: "seconds" }`, `{ "$date": … }`
@@ -393,16 +322,14 @@ export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
       const read = readName(name);
       const named = read?.states === 'time' ? readName(`${parent}_${name}`) : read;
       if (named === null || named.states === 'time') continue;
-      const waitMs = usableWaitMs(timeInUnit(String(value), named.unit || unit, at));
-      if (named.states === 'retry') retryMs = longer(retryMs, waitMs);
-      else otherMs = longer(otherMs, waitMs);
+      const unit = named.unit || (stringAt(part, 'unit') ?? '');
+      const waitMs = usableWaitMs(timeInUnit(String(value), unit, at));
+      foundMs[named.states] = longer(foundMs[named.states], waitMs);
     }
   }
-  const namedMs = retryMs ?? otherMs;
+  const namedMs = foundMs.retry ?? foundMs.other;
   return namedMs === null ? saidMs : completedMs(namedMs, saidMs);
 }
-
-const secondMs = 1_000;
 
 /**
  * A wait of whole seconds with the fraction that another statement of the same wait gives: Google cuts `retryDelay` off ("Please retry
@@ -413,9 +340,6 @@ export function completedMs(waitMs: number, otherMs: number | null): number {
     otherMs !== null && waitMs % secondMs === 0 && Math.floor(otherMs / secondMs) * secondMs === waitMs;
   return isSame ? otherMs : waitMs;
 }
-
-const longer = (one: number | null, other: number | null): number | null =>
-  one === null || other === null ? (one ?? other) : Math.max(one, other);
 
 /** Words that ask for another try, or name the end of a limit. */
 const asks = new RegExp(
@@ -437,7 +361,6 @@ const leads = /(?:^|\b(?:in|after)) ?$/i;
 const follows = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
 const durations = new RegExp(`${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b`, 'gi');
 const instants = new RegExp(instantInText, 'i');
-const timeOfDay = /\b(?:at|until) (\d{1,2}:\d{2}|midnight)(:\d{2})? ?(?:utc|gmt|z)\b/i;
 /** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
 const bare =
   /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_|\buntil(?= \d{13})):? ?(\d{1,13}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
@@ -453,7 +376,7 @@ const rangeStart = new RegExp(
 /** The same for a text that is no JSON. */
 export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const read = text.slice(0, maxSentence);
-  if (!/\d|\b(?:an?|one) |\bmidnight\b/i.test(read)) return null;
+  if (!/\d|\b(?:an?|one) /i.test(read)) return null;
   for (const [, name = '', value = ''] of read.matchAll(member)) {
     const stated = readName(name);
     if (stated === null || stated.states === 'time') continue;
@@ -477,13 +400,6 @@ export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
 function clauseWaitMs(clause: string, at: ResponseTime): number | null {
   const instant = instants.exec(clause)?.[0];
   if (instant !== undefined) return usableWaitMs(timeLeftMs(instant.trim(), 'inferred', at));
-  const [, minutes, seconds = ':00'] = timeOfDay.exec(clause) ?? [];
-  if (minutes !== undefined) {
-    const sinceMidnight =
-      (durationMs(`${minutes.replace(/midnight/i, '0:00')}${seconds}`) ?? NaN) -
-      (answeredAtMs(at) % maxRetryAfterMs);
-    return usableWaitMs(sinceMidnight > 0 ? sinceMidnight : sinceMidnight + maxRetryAfterMs);
-  }
   for (const { 0: duration, index } of clause.matchAll(durations)) {
     const before = clause.slice(0, index);
     // A number before it is counted in this time, unless a word between them asks: "5 requests in 60 seconds".

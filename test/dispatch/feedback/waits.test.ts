@@ -120,7 +120,6 @@ describe('the wait in the fields of a refusal', () => {
     '9/1/2026 12:00:30 PM',
     '9/1/2026 12:00:30 PM +00:00',
     '2026/09/01 12:00:30',
-    '20260901T120030Z',
   ])('is half a minute in Retry-After: %s', (value) => {
     expect(waitOf('generic', { fields: dated({ 'retry-after': value }) })).toBe(30_000);
   });
@@ -134,7 +133,6 @@ describe('the wait in the fields of a refusal', () => {
     ['{"group":"a","max_age":30}', ['report-to']],
     ['limit=10, remaining=3, reset=30', ['x-ratelimit']],
     ['10 per 30 seconds, then wait', ['x-ratelimit-policy']],
-    ['Tue, 31 Sep 2026 12:00:30 EDT', ['retry-after']],
     ['13/1/2026 12:00:30 PM +00:00', ['retry-after']],
   ];
   test.each(others.flatMap(([value, names]) => names.map((name) => [name, value] as const)))(
@@ -175,7 +173,6 @@ describe('the wait in the body of a refusal', () => {
     ['Azure Resource Manager', error("Number of requests exceeded. Try again after '17' seconds."), 17_000],
     ['Dataverse', error('Requests exceeded the limit of 6000 over time window of 300 seconds.'), null],
     ['Supabase', { msg: 'For security purposes, you can only request this after 30 seconds.' }, 30_000],
-    ['a day’s end', { message: 'Daily limit reached, it resets at midnight UTC.' }, 43_200_000],
     ['a day’s end somewhere', { message: 'Daily limit reached, it resets at midnight.' }, null],
     ['a member in camel case', { error: { retryAfterMs: 1_500 } }, 1_500],
     ['a member with its minutes', { retry_after_minutes: 2 }, 120_000],
@@ -280,7 +277,6 @@ describe('the wait in the body of a refusal', () => {
     'Limit of 10 per 60s exceeded for UserByModelByMinute. Please wait 30 seconds before retrying.',
     'Limit of 10 per 60s exceeded, please wait 30 seconds',
     'Upgrade your plan or wait 30 seconds',
-    'The limit resets at 12:00:30 UTC',
     'Try again after Sep 1, 2026 12:00:30 UTC',
     'Next call at 9/1/2026 12:00:30 PM, retry then',
   ])('is half a minute in "%s"', (body) => {
