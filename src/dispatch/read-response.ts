@@ -9,7 +9,7 @@ import type { Clock } from '../clock.ts';
 import type { Dialect, UpstreamKind } from '../config/settings.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';
-import { mayRefuseInside, learnFrom } from './feedback/learn-from.policy.ts';
+import { learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/refusal.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
 import { isContent, learnFromStreamEvent, namedError } from './feedback/language-model.policy.ts';
@@ -30,7 +30,6 @@ export interface AttemptFacts {
   readonly dialect: Dialect | null;
   readonly callClass: string;
   readonly method: string;
-  readonly pathAndQuery: string;
 }
 
 export interface ReadResponse {
@@ -47,7 +46,7 @@ export interface ReadResponse {
 /** Reads what there is to learn at once; what its body reports later comes with `bodyFeedback`. */
 export async function readForLearning(
   { head: { status, rawFields }, body }: UpstreamResponse,
-  { kind, dialect, callClass, method, pathAndQuery }: AttemptFacts,
+  { kind, dialect, callClass, method }: AttemptFacts,
   clock: Clock,
 ): Promise<ReadResponse> {
   const fields = fieldMap(rawFields);
@@ -75,10 +74,7 @@ export async function readForLearning(
   }
   const isRead = isModel
     ? method === 'POST' && isDocument.test(type)
-    : isRefusal ||
-      callClass === 'graphql' ||
-      mayRefuseInside(fields, method, pathAndQuery) ||
-      dialect?.bodyStatuses.includes(status) === true;
+    : isRefusal || callClass === 'graphql' || dialect?.bodyStatuses.includes(status) === true;
   const whole = await arrived(body, length);
   if (whole !== null) {
     const text = isRead ? await decoded(whole, encoding, clock) : null;

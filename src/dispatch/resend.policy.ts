@@ -90,79 +90,75 @@ export interface ResendInput {
   readonly honouredMs?: number;
 }
 
-/**
- * Which calls may not be sent before the time: all with the `credential`; all of the `bucket`; this `call` alone, and those behind it in
- * its lane; or `none`, where the upstream has asked nobody to wait, and only our own back-off holds the call.
- */
-export type ThrottleScope = RefusalScope | 'none';
+/** Which other calls may not be sent before a time, and for how many milliseconds. */
+interface Closing {
+  /**
+   * All with the `credential`; all of the `bucket`; this `call` alone, and those behind it in its lane; or `none`, where the upstream has
+   * asked nobody to wait, and only our own back-off holds the call.
+   */
+  readonly closes: RefusalScope | 'none';
+  /** For other calls than this one and its lane; 0 = not at all. */
+  readonly closeMs: number;
+}
 
-export type ResendDecision =
-  | {
-      readonly kind: 'resend';
-      /** The next attempt may leave this many milliseconds after this response's head, not earlier. */
-      readonly notBeforeMs: number;
-      readonly closes: ThrottleScope;
-      /** How long it is closed for other calls than this one and its lane, milliseconds; 0 = not at all. */
-      readonly closeMs: number;
-      readonly cause: ResendCause;
-      /** To be handed in with the next attempt of the same call. */
-      readonly history: ResendHistory;
-    }
-  | {
-      /** The outcome is final. A response goes to the client as it is; where none came, a refusal of ours does. */
-      readonly kind: 'pass';
-      /**
-       * `false`: add `x-should-retry: false` unless the upstream says something of its own; repeating the call cannot succeed or could
-       * run it twice. `null`: add nothing.
-       */
-      readonly shouldRetry: false | null;
-      /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
-      readonly closes: ThrottleScope;
-      readonly closeMs: number;
-    };
+export type ResendDecision = Closing &
+  (
+    | {
+        readonly kind: 'resend';
+        /** The next attempt may leave this many milliseconds after this response's head, not earlier. */
+        readonly notBeforeMs: number;
+        readonly cause: ResendCause;
+        /** To be handed in with the next attempt of the same call. */
+        readonly history: ResendHistory;
+      }
+    | {
+        /** The outcome is final. A response goes to the client as it is; where none came, a refusal of ours does. A throttle closes all the same. */
+        readonly kind: 'pass';
+        /**
+         * `false`: add `x-should-retry: false` unless the upstream says something of its own; repeating the call cannot succeed or could
+         * run it twice. `null`: add nothing.
+         */
+        readonly shouldRetry: false | null;
+      }
+  );
 
 /** The wait before a commerce REST call is sent again after a refusal without a hint, at least. Milliseconds. */
 const minuteMs = 60_000;
-
 /** The first wait after a refusal without a hint, and the longest. Milliseconds. */
 const firstHintlessMs = 1_000;
 const maxHintlessMs = 30_000;
+/** Most SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
+const commonHonouredMs = 59_999;
+
+/** `firstMs` × 2ⁿ, `maxMs` at most. */
+const backoffMs = (firstMs: number, n = 0, maxMs = 8_000): number => Math.min(firstMs * 2 ** n, maxMs);
+
+/** True when the call may be sent again though it may have run: running it twice is the same as once. */
+const mayRunTwice = ({ idempotent, hasOwnIdempotency }: ResendCall): boolean =>
+  idempotent || hasOwnIdempotency;
 
 /** Decides after each attempt. Total: every outcome has a decision. */
 export function resend(input: ResendInput): ResendDecision {
-  const { outcome } = input;
-  switch (outcome.kind) {
-    case 'never_sent':
-      return resendWithinBounds(input, {
-        cause: 'never_sent',
-        maxResends: 2,
-        waitMs: backoffMs(100, input.history.never_sent),
-      });
-    case 'stale':
-      return afterStale(input);
-    case 'fate_unknown':
-      return afterUnknownFate(input);
-    case 'answered':
-      // A refused credential precedes the call: it did not run, so that any method may be sent again.
-      if (outcome.isCredentialRenewed)
-        return resendWithinBounds(input, { cause: 'credential', maxResends: 2, waitMs: 0 });
-      return afterResponse(input, outcome.status, outcome.throttle);
-  }
-}
-
-function afterResponse(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
+  const { call, outcome, history } = input;
+  if (outcome.kind === 'never_sent')
+    return within(input, { cause: 'never_sent', maxResends: 2, waitMs: backoffMs(100, history.never_sent) });
+  // Connections end when they have been idle, and the end may cross the next request: HTTP clients send idempotent ones again at once
+  // (RFC 9112 §9.3.1). It is no fault of the upstream's.
+  if (outcome.kind === 'stale' && mayRunTwice(call) && call.replayable && history.stale === undefined)
+    return within(input, { cause: 'stale', maxResends: 1, waitMs: 0 });
+  if (outcome.kind !== 'answered') return afterUnknownFate(input);
+  const { status, throttle } = outcome;
+  // A refused credential precedes the call: it did not run, so that any method may be sent again.
+  if (outcome.isCredentialRenewed) return within(input, { cause: 'credential', maxResends: 2, waitMs: 0 });
   if (input.passesThrottles === true && (throttle !== null || status === 429)) return passOn(null);
   if (throttle?.kind === 'permanent' || throttle?.kind === 'secondary') return passOn(false);
   if (throttle?.kind === 'overload') return afterOverload(input, throttle.waitMs);
   if (throttle?.kind === 'rate') return afterRate(input, throttle.waitMs, throttle.scope);
   if (status === 429) return afterRate(input, null);
   if (status === 503 || status === 529) return afterOverload(input, null);
-  if (isUnknownFate(status)) return afterUnknownFate(input);
-  return passOn(null);
+  const isUnknown = [500, 502, 504].includes(status) || (status >= 520 && status <= 524);
+  return isUnknown ? afterUnknownFate(input) : passOn(null);
 }
-
-const isUnknownFate = (status: number): boolean =>
-  status === 500 || status === 502 || status === 504 || (status >= 520 && status <= 524);
 
 /**
  * A stated wait is observed as often as the call's own wait allows: each refusal proves that the upstream did not run the call.
@@ -173,29 +169,23 @@ function afterRate(
   statedMs: number | null,
   scope: RefusalScope = 'bucket',
 ): ResendDecision {
+  const { rate = 0, hintless = 0 } = input.history;
   if (statedMs !== null && statedMs > 0) {
-    const { rate: n = 0 } = input.history;
-    const floorMs = n < 2 ? 0 : backoffMs(250, n - 2);
-    return resendWithinBounds(input, {
-      cause: 'rate',
-      maxResends: Infinity,
-      waitMs: Math.max(statedMs, floorMs),
-      closes: scope,
-    });
+    const waitMs = Math.max(statedMs, rate < 2 ? 0 : backoffMs(250, rate - 2));
+    return within(input, { cause: 'rate', maxResends: Infinity, waitMs, closes: scope });
   }
-  const { hintless: n = 0 } = input.history;
   // What is refused again while others pass lies in the call: nobody else waits for it.
-  const isAlone = n > 0 && input.othersPass === true;
+  const isAlone = hintless > 0 && input.othersPass === true;
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
   // an order limit or the like, which lasts a minute.
   const isSlow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
-  const hintlessMs = input.hintlessMs ?? (isSlow ? minuteMs : null);
-  return resendWithinBounds(input, {
+  const fixedMs = input.hintlessMs ?? (isSlow ? minuteMs : null);
+  return within(input, {
     cause: 'hintless',
     maxResends: isSlow ? 2 : isAlone ? 3 : Infinity,
-    waitMs: hintlessMs ?? backoffMs(firstHintlessMs, n, maxHintlessMs),
+    waitMs: fixedMs ?? backoffMs(firstHintlessMs, hintless, maxHintlessMs),
     closes: isAlone ? 'call' : scope,
-    closeMs: hintlessMs ?? firstHintlessMs,
+    closeMs: fixedMs ?? firstHintlessMs,
   });
 }
 
@@ -204,80 +194,56 @@ function afterRate(
  * calls of a language model. At worst such a call is billed twice, or creates a batch or a file twice.
  */
 function afterOverload(input: ResendInput, statedMs: number | null): ResendDecision {
-  const { call, kind } = input;
-  const mayResendOverloaded = mayResendThoughRun(call) || kind === 'language-model';
-  const closing = { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 } as const;
-  if (!mayResendOverloaded) return passOn(false, closing);
-  const maxResends = call.makesImages ? 1 : 2;
-  const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, input.history.overload));
-  return resendWithinBounds(input, {
+  const { call, kind, history } = input;
+  if (!mayRunTwice(call) && kind !== 'language-model')
+    return passOn(false, { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 });
+  return within(input, {
     cause: 'overload',
-    maxResends,
-    waitMs,
+    maxResends: call.makesImages ? 1 : 2,
+    waitMs: Math.max(statedMs ?? 0, backoffMs(1_000, history.overload)),
     closes: statedMs === null ? 'call' : 'bucket',
   });
-}
-
-/**
- * Connections end when they have been idle, and the end may cross the next request: HTTP clients send idempotent ones again at once
- * (RFC 9112 §9.3.1). It is no fault of the upstream's, so the wait that is left does not matter.
- */
-function afterStale(input: ResendInput): ResendDecision {
-  const mayResendAtOnce = mayResendThoughRun(input.call) && input.call.replayable;
-  if (!mayResendAtOnce || input.history.stale !== undefined) return afterUnknownFate(input);
-  return resendWithinBounds({ ...input, remainingMs: 0 }, { cause: 'stale', maxResends: 1, waitMs: 0 });
 }
 
 /**
  * A reset, a timeout or a 500, 502, 504: the call may have run. Where repeating it costs money and not correctness, its client is not
  * told to leave it: SDKs repeat such a call by themselves. A job, a file or a thread would be created twice.
  */
-function afterUnknownFate(input: ResendInput): ResendDecision {
-  if (!mayResendThoughRun(input.call)) return passOn(input.call.onlyCosts ? null : false);
-  return resendWithinBounds(input, { cause: 'unknown', maxResends: 1, waitMs: 500 });
-}
+const afterUnknownFate = (input: ResendInput): ResendDecision =>
+  mayRunTwice(input.call)
+    ? within(input, { cause: 'unknown', maxResends: 1, waitMs: 500 })
+    : passOn(input.call.onlyCosts ? null : false);
 
-/** True when the call may be sent again though it may have run: running it twice is the same as once. */
-const mayResendThoughRun = ({ idempotent, hasOwnIdempotency }: ResendCall): boolean =>
-  idempotent || hasOwnIdempotency;
-
-// How often and how late: bounds by cause, the call's own wait, the body that is left.
-
-/** Most SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
-const commonHonouredMs = 59_999;
-const maxBackoffMs = 8000;
-
-/** `firstMs` × 2ⁿ, `maxMs` at most. */
-const backoffMs = (firstMs: number, n = 0, maxMs = maxBackoffMs): number => Math.min(firstMs * 2 ** n, maxMs);
-
-/** A resend that the table proposes after an outcome. */
-interface ResendProposal {
-  readonly cause: ResendCause;
-  /** Maximum number of resends of one call for this cause. */
-  readonly maxResends: number;
-  readonly waitMs: number;
-  readonly closes?: ThrottleScope;
-  /** How long the bucket is closed for others, milliseconds. Default: as long as this call waits. */
-  readonly closeMs?: number;
-}
-
-/** Resends as proposed while the bound of its cause, the body and the wait of the call allow; else the outcome is passed on. */
-function resendWithinBounds(
+/**
+ * A resend as the table proposes it, while the bound of its cause, the body and the wait of the call allow; else the outcome is passed on.
+ * What needs no wait is sent again whatever is left. `closeMs`: by default as long as this call waits.
+ */
+function within(
   { history, call, outcome, remainingMs, honouredMs = commonHonouredMs }: ResendInput,
-  { cause, maxResends, waitMs, closes = 'none', closeMs = waitMs }: ResendProposal,
+  {
+    cause,
+    maxResends,
+    waitMs,
+    closes = 'none',
+    closeMs = waitMs,
+  }: Partial<Closing> & {
+    readonly cause: ResendCause;
+    readonly maxResends: number;
+    readonly waitMs: number;
+  },
 ): ResendDecision {
   const closing = { closes, closeMs: closes === 'none' ? 0 : closeMs };
   // The client still has its body.
   if (!call.replayable) return passOn(outcome.kind === 'never_sent' ? null : false, closing);
   const { [cause]: made = 0 } = history;
-  if (made >= maxResends || waitMs > remainingMs) {
+  if (made >= maxResends || waitMs > Math.max(0, remainingMs))
     return passOn(closes !== 'none' && waitMs > honouredMs ? false : null, closing);
-  }
+  const isForOthers = closes === 'bucket' || closes === 'credential';
   return {
     kind: 'resend',
     notBeforeMs: waitMs,
     closes,
-    closeMs: closes === 'bucket' || closes === 'credential' ? closeMs : 0,
+    closeMs: isForOthers ? closeMs : 0,
     cause,
     history: { ...history, [cause]: made + 1 },
   };
@@ -286,5 +252,5 @@ function resendWithinBounds(
 /** The decision to pass the outcome on to the client. */
 const passOn = (
   shouldRetry: false | null,
-  closing: Pick<ResendDecision, 'closes' | 'closeMs'> = { closes: 'none', closeMs: 0 },
+  closing: Closing = { closes: 'none', closeMs: 0 },
 ): ResendDecision => ({ kind: 'pass', shouldRetry, ...closing });

@@ -213,21 +213,6 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
     };
     expect(await ask(late, { stream: true })).toEqual({ ...absorbed, text: content });
   });
-
-  test('a GraphQL response of GitHub that says RATE_LIMITED', async () => {
-    const data = '{"data":{"viewer":{"login":"octocat"}}}';
-    const github = await scripted(({ n }) => ({
-      headers: {
-        'content-type': 'application/json',
-        'x-github-request-id': `AAAA:${n}`,
-        ...(n === 1 ? { 'x-ratelimit-remaining': '0', 'retry-after': '1' } : {}),
-      },
-      body: n === 1 ? { errors: [{ type: 'RATE_LIMITED', message: 'exceeded' }] } : data,
-    }));
-    const reply = await github.ask('/via/api/graphql', { json: { query: '{ viewer { login } }' } });
-    expect([reply.text, github.arrivals.length]).toEqual([data, 2]);
-    expect(reply.admission).toMatch(/attempts=2, absorbed=1/);
-  });
 });
 
 describe('an error inside a 200 that is final is passed on unchanged and is no success:', () => {

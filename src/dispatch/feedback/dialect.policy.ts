@@ -13,8 +13,7 @@ import type {
   TimeField,
   WaitPlace,
 } from '../../config/settings.ts';
-import { longestWaitMs, namedWaitMs } from '../stated-time.policy.ts';
-import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
+import { longestWaitMs, namedWaitMs, timeLeftMs } from '../stated-time.policy.ts';
 import { valueAt } from './json.policy.ts';
 import {
   addTighter,
@@ -26,6 +25,7 @@ import {
   reset,
   unownedReadings,
   windowOf,
+  type Fields,
   type Reading,
 } from './limits.policy.ts';
 import type { ResponseReader } from './response.policy.ts';
@@ -34,6 +34,9 @@ import type { ResponseReader } from './response.policy.ts';
 const maxGuessMs = 60_000;
 const secondMs = 1_000;
 const dayMs = 86_400_000;
+/** How much of a body a described pattern is looked for in, and the longest name of a quota. Characters. */
+const maxText = 2_000;
+const maxName = 128;
 
 /** The dialect of an upstream that nothing is known of: the fields that no provider owns, and the statuses of RFC 9110 and RFC 6585. */
 export const unknownDialect: Dialect = {
@@ -53,25 +56,22 @@ export const unknownDialect: Dialect = {
 };
 
 export function learnFromDialect(dialect: Dialect, response: ResponseReader): Feedback {
+  const { windows, fields: described, namedIn } = dialect;
   const readings =
-    dialect.fields === null
+    described === null
       ? unownedReadings(response.fields, response.at)
-      : dialect.fields.flatMap((one) => readingOf(one, dialect.windows, response) ?? []);
-  const meters =
-    dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, response.at);
-  const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, response));
-  const throttle = throttleOf(dialect, response, readings, meters);
-  const name = dialect.namedIn === null ? '' : (response.fields.get(dialect.namedIn)?.trim() ?? '');
+      : described.flatMap((one) => readingOf(one, windows, response) ?? []);
+  const meters = windows.length === 0 ? reportsOf(readings) : windowReports(windows, readings, response);
+  const name = namedIn === null ? '' : (response.fields.get(namedIn)?.trim() ?? '');
   return {
     meters,
-    throttle,
+    throttle: throttleOf(dialect, response, readings, meters),
     ...(name === '' || name.length > maxName ? {} : { scope: { name } }),
-    ...(refusesCredential ? { refusesCredential } : {}),
+    ...(dialect.expiredBy.some((one) => meets(one, response)) ? { refusesCredential: true } : {}),
   };
 }
 
-/** A longer value of the field is no name. Characters. */
-const maxName = 128;
+// Fields and windows
 
 /**
  * What one set of fields states; `null`: the response has none of them. A field with a rate stands for a limit of one second's calls, or
@@ -80,56 +80,52 @@ const maxName = 128;
 function readingOf(
   described: DialectFields,
   windows: readonly DialectWindow[],
-  { fields, at }: ResponseReader,
+  response: ResponseReader,
 ): Reading | null {
-  const limit = countIn(described.limit, fields);
-  const used = countIn(described.used, fields);
-  const remaining = countIn(described.remaining, fields);
-  const resetInMs = timeIn(described.reset, fields, at);
-  const rate = countIn(described.rate, fields);
+  const countIn = (field: CountField | null): number | null => count(valueOf(field, response.fields));
+  const [limit, used] = [countIn(described.limit), countIn(described.used)];
+  const [remaining, rate] = [countIn(described.remaining), countIn(described.rate)];
+  const timeIn = (field: TimeField | null): number | null =>
+    reset(valueOf(field, response.fields), response.at, field?.as).resetInMs;
+  const resetInMs = timeIn(described.reset);
   if ([limit, used, remaining, resetInMs, rate].every((value) => value === null)) return null;
   const { window } = described;
-  const windowMs = typeof window === 'number' ? window : timeIn(window, fields, at);
   const isRate = rate !== null && rate > 0;
   const [only] = windows.length === 1 ? windows : [];
-  const stated = only?.requests ?? null;
   const burst = only?.kind === 'leaky' ? only.requests : null;
-  const known = limit ?? (isRate ? (burst ?? Math.max(1, Math.floor(rate))) : stated);
+  const known = limit ?? (isRate ? (burst ?? Math.max(1, Math.floor(rate))) : (only?.requests ?? null));
   const as = described.reset?.as;
   return requestsReading({
     limit: known ?? (used !== null && remaining !== null ? used + remaining : null),
     remaining: remaining ?? (used !== null && known !== null ? Math.max(0, known - used) : null),
     resetInMs,
     resetGrainMs: as === 'milliseconds' || as === 'duration' ? 1 : secondMs,
-    statedWindowMs: isRate && known !== null && limit === null ? (known / rate) * secondMs : windowMs,
+    statedWindowMs:
+      isRate && known !== null && limit === null
+        ? (known / rate) * secondMs
+        : typeof window === 'number'
+          ? window
+          : timeIn(window),
   });
 }
 
-function countIn(field: CountField | null, fields: ReadonlyMap<string, string>): number | null {
-  return field === null ? null : count(valueOf(field, fields));
-}
-
-function timeIn(
-  field: TimeField | null,
-  fields: ReadonlyMap<string, string>,
-  at: ResponseTime,
-): number | null {
-  return field === null ? null : reset(valueOf(field, fields), at, field.as).resetInMs;
-}
-
 /** The value of a field, or the number behind a name in that value: `total=100; remaining=99`. */
-function valueOf({ name, member }: CountField, fields: ReadonlyMap<string, string>): string | undefined {
-  const value = fields.get(name)?.slice(0, 1_024);
-  if (value === undefined || member === null) return value;
+function valueOf(field: CountField | null, fields: Fields): string | undefined {
+  const value = field === null ? undefined : fields.get(field.name)?.slice(0, 1_024);
+  if (value === undefined || field === null || field.member === null) return value;
   for (const part of value.split(/[;,]/)) {
     const [key = '', found] = part.split('=');
-    if (key.trim().toLowerCase() === member) return found?.trim();
+    if (key.trim().toLowerCase() === field.member) return found?.trim();
   }
   return undefined;
 }
 
 /** Reports for the windows that the dialect describes, and for a day; of two for one window that of the lower limit. */
-function windowReports({ windows }: Dialect, readings: readonly Reading[], at: ResponseTime): MeterReport[] {
+function windowReports(
+  windows: readonly DialectWindow[],
+  readings: readonly Reading[],
+  { at }: ResponseReader,
+): MeterReport[] {
   const reports: MeterReport[] = [];
   for (const reading of readings) {
     const window = windowFor(windows, reading);
@@ -139,13 +135,16 @@ function windowReports({ windows }: Dialect, readings: readonly Reading[], at: R
       continue;
     }
     const limit = reading.limit ?? window.requests;
-    const level = reading.remaining === null ? null : Math.max(0, limit - reading.remaining);
+    const used = reading.remaining === null ? null : Math.max(0, limit - reading.remaining);
+    // Without `Date` a reset may have been measured by our own clock.
+    const endMs =
+      window.kind === 'fixed' && typeof at.date === 'string' ? endOf(reading, window.windowMs) : 0;
     addTighter(reports, {
       meter: window.meter,
       limit,
       windowMs: windowOf(reading) ?? window.windowMs,
-      ...(window.kind === 'fixed' ? endOf(reading, window.windowMs, at) : {}),
-      level: level === null ? null : { lowest: Math.max(0, level - 1), highest: level },
+      ...(endMs > 0 ? { resetMs: endMs } : {}),
+      level: used === null ? null : { lowest: Math.max(0, used - 1), highest: used },
     });
   }
   return reports;
@@ -158,19 +157,14 @@ function windowReports({ windows }: Dialect, readings: readonly Reading[], at: R
 const grainsPerWindow = 30;
 
 /**
- * When a window of the upstream ends, by the upstream's clock. Its `Date` is in whole seconds, and so are most resets, so several ends
- * fit a response: the latest of them is taken where that costs little, and for a short window the earliest, which is certain.
+ * In how many milliseconds a window of the upstream ends, by the upstream's clock; 0 = it is not known. Its `Date` is in whole seconds, and
+ * so are most resets, so several ends fit a response: the latest of them is taken where that costs little, and for a short window the
+ * earliest, which is certain.
  */
-function endOf(
-  { resetInMs, resetGrainMs }: Reading,
-  windowMs: number,
-  { date }: ResponseTime,
-): Pick<MeterReport, 'resetMs'> {
-  // Without `Date` a reset may have been measured by our own clock.
-  if (resetInMs === null || resetInMs <= 0 || date === null || date === undefined) return {};
+function endOf({ resetInMs, resetGrainMs }: Reading, windowMs: number): number {
+  if (resetInMs === null) return 0;
   const grainMs = resetGrainMs < secondMs ? resetGrainMs : 2 * secondMs;
-  const resetMs = grainMs * grainsPerWindow <= windowMs ? resetInMs : resetInMs - grainMs;
-  return resetMs > 0 ? { resetMs } : {};
+  return grainMs * grainsPerWindow <= windowMs ? resetInMs : resetInMs - grainMs;
 }
 
 /**
@@ -178,42 +172,17 @@ function endOf(
  * Where more is left than a window has, the report is of another one.
  */
 function windowFor(windows: readonly DialectWindow[], reading: Reading): DialectWindow | null {
-  const windowMs = windowOf(reading);
-  const [only] = windows;
-  if (windowMs !== null) {
-    const same = windows.find((window) => window.windowMs === windowMs);
-    const isAlone = windows.length === 1 && only !== undefined && only.windowMs < dayMs === windowMs < dayMs;
-    return same ?? (isAlone ? only : null);
+  const statedMs = windowOf(reading);
+  if (statedMs === null) {
+    const possible = windows.filter(({ windowMs }) => mayHaveLeft(reading, windowMs));
+    return possible.find(({ requests }) => requests === reading.limit) ?? possible.at(-1) ?? null;
   }
-  const possible = windows.filter((window) => mayHaveLeft(reading, window.windowMs));
-  return possible.find(({ requests }) => requests === reading.limit) ?? possible.at(-1) ?? null;
+  const [only = null, ...others] = windows;
+  const isAlone = only !== null && others.length === 0 && only.windowMs < dayMs === statedMs < dayMs;
+  return windows.find(({ windowMs }) => windowMs === statedMs) ?? (isAlone ? only : null);
 }
 
-/** The wait that a refusal states in the places which its dialect describes, the first that does; `null`: none of them. */
-function describedWaitMs(places: readonly WaitPlace[], response: ResponseReader): number | null {
-  for (const place of places) {
-    const as = place.kind === 'field' ? place.field.as : place.as;
-    const waitMs = longestWaitMs(textAt(place, response), (value) => timeLeftMs(value, as, response.at));
-    if (waitMs !== null) return waitMs;
-  }
-  return null;
-}
-
-function textAt(place: WaitPlace, response: ResponseReader): string | undefined {
-  switch (place.kind) {
-    case 'field':
-      return valueOf(place.field, response.fields);
-    case 'member': {
-      const value = valueAt(response.json, place.pointer);
-      return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
-    }
-    case 'sentence':
-      return new RegExp(place.pattern, 'i').exec((response.body ?? '').slice(0, maxText))?.[1];
-  }
-}
-
-/** How much of a body a described pattern is looked for in, characters. */
-const maxText = 2_000;
+// Refusals
 
 function throttleOf(
   dialect: Dialect,
@@ -223,14 +192,19 @@ function throttleOf(
 ): Throttle | null {
   const { status } = response;
   const by = conditionOf(dialect, response);
-  if (by?.kind === 'permanent') return permanentBy(by.condition, statedMs(dialect, response));
+  if (by?.isPermanent === true) return permanentBy(by.condition, statedMs(dialect, response));
   if (by === null && status !== 429 && !isLimitedInWords(dialect, response)) {
     const isOverload = status === 503 || status === 529;
     return isOverload ? { kind: 'overload', waitMs: statedMs(dialect, response) ?? response.bodyMs } : null;
   }
   const condition = by?.condition ?? null;
-  const toldMs = statedMs(dialect, response) ?? response.bodyMs ?? exhaustedForMs(readings);
-  const namedMs = toldMs ?? namedWaitMs(response.fields, response.at) ?? condition?.waitMs ?? null;
+  const namedMs =
+    statedMs(dialect, response) ??
+    response.bodyMs ??
+    exhaustedForMs(readings) ??
+    namedWaitMs(response.fields, response.at) ??
+    condition?.waitMs ??
+    null;
   const scope = scopeOf(condition);
   // The windows of a bucket do not count what concerns more or less than the bucket.
   const isOwn = (scope.scope ?? 'bucket') === 'bucket';
@@ -240,24 +214,6 @@ function throttleOf(
     meter: isOwn ? meterOf(dialect, meters) : null,
     ...scope,
   };
-}
-
-const limited = new RegExp(
-  [
-    '\\brate.?limit(?:s|ed|ing)? (?:is |has been )?(?:exceeded|reached|hit)|\\b(?:exceeded|reached|hit)\\b[^.]{0,30}\\brate.?limit',
-    '\\btoo (?:many requests|frequent)\\b|\\bover (?:qps|rate)\\b', // Bybit; Mashery
-  ].join('|'),
-  'i',
-);
-
-/**
- * A 403 that says in words that calls come too fast, of an upstream whose refusals nobody has described. A 418 (Binance) or 420 (Podio)
- * says so as well with a time.
- */
-function isLimitedInWords({ throttledBy }: Dialect, response: ResponseReader): boolean {
-  const { status, body } = response;
-  if (throttledBy.length > 0 || ![403, 418, 420].includes(status)) return false;
-  return limited.test(body ?? '') || (status !== 403 && (response.statedMs ?? response.bodyMs) !== null);
 }
 
 /**
@@ -271,21 +227,56 @@ export function describedThrottle(
 ): Throttle | null {
   const by = conditionOf(dialect, response);
   if (by === null) {
-    if (known === null || known.kind === 'permanent') return null;
-    const waitMs = describedWaitMs(dialect.waitIn, response);
-    return waitMs === null ? null : { ...known, waitMs };
+    const isWaited = known !== null && known.kind !== 'permanent';
+    const waitMs = isWaited ? describedWaitMs(dialect.waitIn, response) : null;
+    return waitMs === null || known === null ? null : { ...known, waitMs };
   }
-  const waitMs = describedWaitMs(dialect.waitIn, response) ?? known?.waitMs ?? null;
-  const { condition } = by;
-  if (by.kind === 'permanent') return permanentBy(condition, waitMs ?? response.statedMs);
-  const namedMs = waitMs ?? response.statedMs ?? response.bodyMs ?? condition.waitMs;
+  const { condition, isPermanent } = by;
+  const toldMs = describedWaitMs(dialect.waitIn, response) ?? known?.waitMs ?? response.statedMs;
+  if (isPermanent) return permanentBy(condition, toldMs);
   const meter = known?.kind === 'rate' && condition.scope === undefined ? known.meter : null;
-  return { kind: 'rate', waitMs: namedMs, meter, ...scopeOf(condition) };
+  return {
+    kind: 'rate',
+    waitMs: toldMs ?? response.bodyMs ?? condition.waitMs,
+    meter,
+    ...scopeOf(condition),
+  };
 }
 
 /** The wait that a refusal states; most responses are none, and nobody asks then. */
 const statedMs = (dialect: Dialect, response: ResponseReader): number | null =>
   describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
+
+/** The wait that a refusal states in the places which its dialect describes, the first that does; `null`: none of them. */
+function describedWaitMs(places: readonly WaitPlace[], response: ResponseReader): number | null {
+  for (const place of places) {
+    const as = place.kind === 'field' ? place.field.as : place.as;
+    const waitMs = longestWaitMs(textAt(place, response), (value) => timeLeftMs(value, as, response.at));
+    if (waitMs !== null) return waitMs;
+  }
+  return null;
+}
+
+function textAt(place: WaitPlace, { fields, json, body }: ResponseReader): string | undefined {
+  if (place.kind === 'field') return valueOf(place.field, fields);
+  if (place.kind === 'sentence')
+    return new RegExp(place.pattern, 'i').exec((body ?? '').slice(0, maxText))?.[1];
+  const value = valueAt(json, place.pointer);
+  return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
+}
+
+const limited =
+  /\brate.?limit(?:s|ed|ing)? (?:is |has been )?(?:exceeded|reached|hit)|\b(?:exceeded|reached|hit)\b[^.]{0,30}\brate.?limit|\btoo (?:many requests|frequent)\b|\bover (?:qps|rate)\b/i;
+
+/**
+ * A 403 that says in words that calls come too fast, of an upstream whose refusals nobody has described. A 418 (Binance) or 420 (Podio)
+ * says so as well with a time.
+ */
+function isLimitedInWords({ throttledBy }: Dialect, response: ResponseReader): boolean {
+  const { status, body } = response;
+  if (throttledBy.length > 0 || ![403, 418, 420].includes(status)) return false;
+  return limited.test(body ?? '') || (status !== 403 && (response.statedMs ?? response.bodyMs) !== null);
+}
 
 const permanentBy = (condition: RefusalCondition, waitMs: number | null): Throttle => ({
   kind: 'permanent',
@@ -294,6 +285,9 @@ const permanentBy = (condition: RefusalCondition, waitMs: number | null): Thrott
   ...scopeOf(condition),
 });
 
+const scopeOf = (by: RefusalCondition | null): Pick<RefusalCondition, 'scope'> =>
+  by?.scope === undefined ? {} : { scope: by.scope };
+
 /**
  * The condition that the response meets, the most exact one of both kinds, the first of equals: the one with more parts, or with as many and
  * a text around that of the other. `null`: it meets none.
@@ -301,30 +295,31 @@ const permanentBy = (condition: RefusalCondition, waitMs: number | null): Thrott
 function conditionOf(
   { throttledBy, permanentBy: lasting }: Dialect,
   response: ResponseReader,
-): { readonly kind: 'rate' | 'permanent'; readonly condition: RefusalCondition } | null {
-  const met = [
-    ...throttledBy.map((condition) => ({ kind: 'rate', condition }) as const),
-    ...lasting.map((condition) => ({ kind: 'permanent', condition }) as const),
-  ].filter(({ condition }) => meetsCondition(condition, response));
-  const [first = null, ...others] = met;
-  return others.reduce(
-    (best, one) => (best !== null && isMoreExact(one.condition, best.condition) ? one : best),
-    first,
-  );
+): { readonly isPermanent: boolean; readonly condition: RefusalCondition } | null {
+  let best: RefusalCondition | null = null;
+  for (const list of [throttledBy, lasting])
+    for (const one of list) if (meets(one, response) && (best === null || isMoreExact(one, best))) best = one;
+  return best === null ? null : { isPermanent: lasting.includes(best), condition: best };
 }
-
-const scopeOf = (by: RefusalCondition | null): Pick<RefusalCondition, 'scope'> =>
-  by?.scope === undefined ? {} : { scope: by.scope };
 
 function isMoreExact(one: RefusalCondition, other: RefusalCondition): boolean {
-  const [parts, others] = [partsIn(one), partsIn(other)];
-  if (parts !== others) return parts > others;
+  const [parts, others] = [one, other].map(
+    ({ field, equals, body }) => (field === null ? 0 : 1) + (equals === null ? 0 : 1) + body.length,
+  ) as [number, number];
   const isAround = (text: string): boolean => one.body.some((own) => own !== text && own.includes(text));
-  return other.body.length > 0 && other.body.every(isAround);
+  return parts > others || (parts === others && other.body.length > 0 && other.body.every(isAround));
 }
 
-const partsIn = ({ field, equals, body }: ResponseCondition): number =>
-  (field === null ? 0 : 1) + (equals === null ? 0 : 1) + body.length;
+/** Does the response meet all parts of the condition? */
+function meets(condition: ResponseCondition, { status, fields, body }: ResponseReader): boolean {
+  if (!condition.statuses.includes(status)) return false;
+  if (condition.field !== null) {
+    const value = fields.get(condition.field);
+    if (value === undefined || (condition.equals !== null && value.trim() !== condition.equals)) return false;
+  }
+  const text = condition.body.length === 0 ? '' : (body ?? '').toLowerCase();
+  return condition.body.every((part) => text.includes(part));
+}
 
 function waitOf({ penaltyMs, windows, hintlessMs }: Dialect, namedMs: number | null): number | null {
   if (penaltyMs !== null) return Math.max(namedMs ?? 0, penaltyMs);
@@ -334,20 +329,7 @@ function waitOf({ penaltyMs, windows, hintlessMs }: Dialect, namedMs: number | n
 
 /** The meter whose window refused the call: the only one that is used up. `null`: not known, none or several are used up. */
 function meterOf({ windows }: Dialect, meters: readonly MeterReport[]): MeterName | null {
-  const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
-  const [only] = full;
-  if (full.length === 1 && only !== undefined) return only.meter;
+  const [only, ...others] = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
+  if (only !== undefined && others.length === 0) return only.meter;
   return windows.length > 0 ? null : 'requests';
-}
-
-/** Does the response meet all parts of the condition? */
-function meetsCondition(condition: ResponseCondition, { status, fields, body }: ResponseReader): boolean {
-  if (!condition.statuses.includes(status)) return false;
-  if (condition.field !== null) {
-    const value = fields.get(condition.field);
-    if (value === undefined || (condition.equals !== null && value.trim() !== condition.equals)) return false;
-  }
-  if (condition.body.length === 0) return true;
-  const text = (body ?? '').toLowerCase();
-  return condition.body.every((part) => text.includes(part));
 }

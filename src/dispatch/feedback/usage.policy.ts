@@ -1,14 +1,14 @@
 /**
  * What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
- * Azure, Groq, Mistral, Anthropic, Gemini, Vertex AI, Bedrock, Cohere and Ollama.
+ * Azure, Groq, Mistral, Anthropic, Gemini, Bedrock and Cohere.
  *
  * And what a call has spent in all. Invariants: a member that is missing or no count is not stated; nothing is ever read as 0 that was
  * not 0; a meter whose level the response's fields state is settled by that level alone.
  */
 import type { Costs, Feedback, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
-import { countAt, objectAt, parseJson, recordAt, valueAt, type JsonRecord } from './json.policy.ts';
-import { count } from './limits.policy.ts';
+import { countAt, objectAt, recordAt, type JsonRecord } from './json.policy.ts';
+import { count, type Fields } from './limits.policy.ts';
 
 /** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
 export type UsageMembers = JsonRecord;
@@ -19,80 +19,44 @@ export const noUsage: UsageMembers = {};
 /** A larger number is not taken for a count of one call's tokens, so that sums stay exact. */
 const maxTokens = 1e12;
 /** Groq's responses carry this member; it alone does not count what OpenAI's shape calls cached. */
-const groqMark = '"x_groq"';
-const cachedIsFree = 'x_groq';
+const groqMark = 'x_groq';
 
-/** Members whose objects count tokens. */
+/** Members whose objects count tokens, and a part of Bedrock's stream of a model's own form: a document in base64. */
 const usageMember =
   /"(?:usage|usageMetadata|billed_units|amazon-bedrock-invocationMetrics)"\s*:\s*(?=\{)|"bytes"\s*:\s*"(?<part>[\w+/=]+)"/g;
 /** Of very many in one text the last are read. */
 const maxRead = 32;
+const countNames = wordsOf(
+  'total_tokens prompt_tokens input_tokens output_tokens promptTokenCount totalTokenCount inputTokens outputTokens',
+  'inputTokenCount outputTokenCount',
+);
 
 /** `known` with what this text (a response, a part of it, or one event of a stream) adds. */
 export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
   let members = known;
   let readTo = 0;
   for (const { 0: name, index, groups } of [...text.matchAll(usageMember)].slice(-maxRead)) {
-    // What a part of Bedrock's stream of a model's own form says: a document in base64.
     const part = groups?.['part'];
     if (part !== undefined) members = withUsageIn(members, Buffer.from(part, 'base64').toString());
     if (part !== undefined || index < readTo) continue;
     const found = objectAt(text, index + name.length);
     if (found === null || !countNames.some((count) => countAt(found.value, count) !== null)) continue;
     readTo = found.end;
-    members = added(members, found.value);
+    const stated = Object.entries(found.value).filter(([, value]) => value !== null);
+    members = { ...members, ...Object.fromEntries(stated) };
   }
-  const other = members === known ? (usageOfOllama(text) ?? usageOfVertex(text)) : null;
-  if (other !== null) members = added(members, other);
-  return members !== known && text.includes(groqMark) ? { ...members, [cachedIsFree]: true } : members;
+  return members !== known && text.includes(`"${groqMark}"`) ? { ...members, [groqMark]: true } : members;
 }
 
-const added = (known: UsageMembers, found: JsonRecord): UsageMembers => ({
-  ...known,
-  ...Object.fromEntries(Object.entries(found).filter(([, value]) => value !== null)),
-});
-
-/** Bedrock counts the call of a model in its own form in fields of the response. */
-export function usageInFields(fields: ReadonlyMap<string, string>): TokenUsage | null {
-  const [inputTokens, outputTokens, cacheReadInputTokens, cacheWriteInputTokens] = [
-    'input',
-    'output',
-    'cache-read-input',
-    'cache-write-input',
-  ].map((what) => count(fields.get(`x-amzn-bedrock-${what}-token-count`)) ?? undefined);
-  // A stream states its input alone, and the rest behind its head.
+/** Bedrock counts the call of a model in its own form in fields of the response; a stream its input alone, and the rest behind its head. */
+export function usageInFields(fields: Fields): TokenUsage | null {
+  const at = (what: string): number | undefined =>
+    count(fields.get(`x-amzn-bedrock-${what}-token-count`)) ?? undefined;
+  const outputTokens = at('output');
   if (outputTokens === undefined) return null;
-  return tokenUsage({ inputTokens, outputTokens, cacheReadInputTokens, cacheWriteInputTokens });
+  const [cacheReadInputTokens, cacheWriteInputTokens] = [at('cache-read-input'), at('cache-write-input')];
+  return tokenUsage({ inputTokens: at('input'), outputTokens, cacheReadInputTokens, cacheWriteInputTokens });
 }
-
-/** Ollama counts among the members of its last line. */
-function usageOfOllama(text: string): JsonRecord | null {
-  const count = (name: string): number | null => {
-    const found = new RegExp(`"${name}"\\s*:\\s*(\\d{1,12})\\b`).exec(text)?.[1];
-    return found === undefined ? null : Number(found);
-  };
-  const output = text.includes('"eval_count"') ? count('eval_count') : null;
-  return output === null ? null : { prompt_tokens: count('prompt_eval_count'), completion_tokens: output };
-}
-
-/** Vertex AI's `predict` counts each text that it embeds, or a prompt and what was made of it. */
-function usageOfVertex(text: string): JsonRecord | null {
-  const body = /"token_count"|"tokenMetadata"/.test(text) ? parseJson(text) : undefined;
-  const prompt = valueAt(body, ['metadata', 'tokenMetadata', 'inputTokenCount', 'totalTokens']);
-  const output = valueAt(body, ['metadata', 'tokenMetadata', 'outputTokenCount', 'totalTokens']);
-  if (prompt !== undefined) return { prompt_tokens: prompt, completion_tokens: output };
-  const predictions = valueAt(body, ['predictions']);
-  const counts = (Array.isArray(predictions) ? predictions : []).map((one) =>
-    countAt(valueAt(one, ['embeddings', 'statistics']), 'token_count'),
-  );
-  const total = counts.reduce<number>((sum, count) => sum + (count ?? 0), 0);
-  return counts.length === 0 || counts.includes(null) ? null : { prompt_tokens: total, total_tokens: total };
-}
-
-const countNames = wordsOf(
-  'total_tokens prompt_tokens input_tokens output_tokens promptTokenCount totalTokenCount inputTokens outputTokens',
-  'inputTokenCount outputTokenCount',
-);
 
 /** What the provider counts; `null` = the members state nothing. */
 export function tokenUsage(found: UsageMembers): TokenUsage | null {
@@ -137,21 +101,11 @@ function ofOpenAi(at: At, found: UsageMembers): TokenUsage | null {
   const output = at('completion_tokens', 'output_tokens');
   const all = at('total_tokens') ?? both(prompt, output);
   if (prompt === null && output === null && all === null) return null;
-  const read = found[cachedIsFree] === true ? cachedTokens(found) : 0;
-  const free = Math.min(read, prompt ?? 0, all ?? 0);
-  return {
-    prompt,
-    kept: free,
-    input: prompt === null ? null : prompt - free,
-    output,
-    total: all === null ? null : all - free,
-  };
+  const details = recordAt(found, 'prompt_tokens_details') ?? recordAt(found, 'input_tokens_details');
+  const read = found[groqMark] === true ? (countAt(details, 'cached_tokens') ?? 0) : 0;
+  const kept = Math.min(read, prompt ?? 0, all ?? 0);
+  return { prompt, kept, input: prompt && prompt - kept, output, total: all && all - kept };
 }
-
-const cachedTokens = (found: JsonRecord): number =>
-  countAt(recordAt(found, 'prompt_tokens_details'), 'cached_tokens') ??
-  countAt(recordAt(found, 'input_tokens_details'), 'cached_tokens') ??
-  0;
 
 /** The sum of two counts; `null` unless both are known. */
 const both = (a: number | null, b: number | null): number | null => (a === null || b === null ? null : a + b);
@@ -173,13 +127,12 @@ export function spentOf(status: number, head: Feedback, late: Feedback | null): 
   if (cost !== undefined) return { cost };
   if (status >= 400) return status < 500 ? nothingMade : null;
   const usage = late?.usage ?? head.usage;
-  return usage === undefined ? null : spentTokens(head, usage);
-}
-
-function spentTokens({ meters }: Feedback, { total, input, output }: TokenUsage): Costs | null {
+  if (usage === undefined) return null;
+  const { total, input, output } = usage;
   const spent = { tokens: total, tokens_day: total, input_tokens: input, output_tokens: output };
-  const isStated = (name: string): boolean =>
-    meters.some(({ meter, level }) => meter === name && level !== null);
-  const settled = Object.entries(spent).filter(([meter, units]) => units !== null && !isStated(meter));
+  const settled = Object.entries(spent).filter(
+    ([name, units]) =>
+      units !== null && !head.meters.some(({ meter, level }) => meter === name && level !== null),
+  );
   return settled.length === 0 ? null : (Object.fromEntries(settled) as Costs);
 }

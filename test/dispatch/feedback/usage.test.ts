@@ -30,12 +30,6 @@ const cached = (tokens: number) => ({ prompt_tokens_details: { cached_tokens: to
 const gemini = (prompt: number, candidates: number, more = {}) => ({
   usageMetadata: { promptTokenCount: prompt, candidatesTokenCount: candidates, ...more },
 });
-const embedding = (tokens: number) => ({
-  embeddings: { statistics: { token_count: tokens }, values: [0.1] },
-});
-const metadata = (input: number, output: number) => ({
-  tokenMetadata: { inputTokenCount: { totalTokens: input }, outputTokenCount: { totalTokens: output } },
-});
 const kept = (read: number, written: number) => ({
   cacheReadInputTokens: read,
   cacheWriteInputTokens: written,
@@ -50,11 +44,6 @@ describe('the usage reported by a response', () => {
       used(100, 0, 100, 20, 120),
     ],
     ['Cohere', { meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } }, used(40, 0, 40, 60, 100)],
-    [
-      'Ollama',
-      '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n',
-      used(40, 0, 40, 60, 100),
-    ],
     [
       'Responses: cached tokens count',
       ofInput(90, 10, { input_tokens_details: { cached_tokens: 30 }, total_tokens: 100 }),
@@ -84,8 +73,6 @@ describe('the usage reported by a response', () => {
       gemini(40, 7, { totalTokenCount: 47, promptTokensDetails: [{ modality: 'TEXT', tokenCount: 40 }] }),
       used(40, 0, 40, 7, 40),
     ],
-    ['embeddings of Vertex AI', { predictions: [embedding(6), embedding(9)] }, used(15, 0, 15, null, 15)],
-    ['predictions of Vertex AI', { metadata: metadata(12, 3) }, used(12, 0, 12, 3, 15)],
     ['Gemini that tells a sum', { usageMetadata: { totalTokenCount: 9 } }, used(null, 0, null, null, 9)],
     [
       'Bedrock',
