@@ -1,9 +1,9 @@
 /**
- * The published JSON Schema of the configuration file, generated from `src/config/schema.ts`. Draft 7, because helm before 3.18
+ * The published JSON Schema of the configuration file, generated from `src/config/settings.ts`. Draft 7, because helm before 3.18
  * knows nothing newer. Describes the file as written, so numbers may also be `${ENV}` references.
  */
 import { z } from 'zod';
-import { fileSchema } from '../src/config/schema.ts';
+import { fileSchema } from '../src/config/settings.ts';
 import { isDurationKey } from '../src/duration.policy.ts';
 
 /** With a unit: 90s, 5m, 2h. */

@@ -5,7 +5,7 @@
  * Invariant: a call that was accepted gets its response or one retryable refusal, also while the process ends.
  */
 import { windowOf } from './activity/activity.ts';
-import { withStartedValues } from './config/schema.ts';
+import { withStartedValues } from './config/settings.ts';
 import type { Settings } from './config/settings.ts';
 import { OwnListeners, type Resolve } from './dispatch/agents.ts';
 import { Refusal } from './errors.ts';

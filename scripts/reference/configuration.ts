@@ -1,6 +1,6 @@
 /** The page of the configuration: every key of the file with its type, default and meaning, read from its schema. */
 import { z } from 'zod';
-import { fileSchema } from '../../src/config/schema.ts';
+import { fileSchema } from '../../src/config/settings.ts';
 
 interface Node {
   readonly type?: string;

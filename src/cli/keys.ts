@@ -4,7 +4,7 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { loadSettings } from '../config/load.ts';
-import { readInstant, workspaceIdFault } from '../config/names.ts';
+import { readInstant, workspaceIdFault } from '../config/values.ts';
 import type { Settings, WorkspaceKey } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
 import { readOrSayWhy, table, UsageError, type CliIo } from './io.ts';

@@ -7,7 +7,7 @@ import { systemClock, systemRandom } from '../clock.ts';
 import { configurationWarnings, hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { ConfigError, readSettings } from '../config/load.ts';
 import { SettingsWatch } from '../config/reload.ts';
-import { restartKeys } from '../config/schema.ts';
+import { restartKeys } from '../config/settings.ts';
 import type { Settings } from '../config/settings.ts';
 import { connectionsWithin, openFilesLimit, watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';

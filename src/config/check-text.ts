@@ -3,13 +3,13 @@
  * `${ENV}` references, positions, and words for what the schema found. Touches no file and fills in no keys that depend on others: it may
  * run in a thread of its own.
  * Invariants: a reference is replaced inside one value only, after parsing, so that no variable can add keys; no message shows a text of
- * the file, only numbers and kinds of values.
+ * the file, only names, numbers and kinds of values, because values may be secrets.
  */
-import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument, type Document } from 'yaml';
+import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument } from 'yaml';
 import type { z } from 'zod';
 import { isDurationKey, secondsOf } from '../duration.policy.ts';
 import { didYouMean } from '../nearest.policy.ts';
-import { ConfigError, pathText, type Fault, type Path, type Problem } from './problem.ts';
+import type { Fault, Path } from './values.ts';
 
 /** Environment as the configuration sees it. */
 export type Env = Readonly<Record<string, string | undefined>>;
@@ -21,12 +21,36 @@ export interface ConfigSource {
   readonly env: Env;
 }
 
-/** A configuration as it was read: `env` has the variables of the `.env` beside it too. */
-export interface WrittenConfig extends ConfigSource {
-  readonly text: string;
-  /** Of the file and its `.env`; only equality means anything. */
-  readonly digest: string;
+/** One mistake. */
+export interface Problem extends Fault {
+  /** Dotted key path (`upstreams.openai.limits`), or `''` for the file as a whole. */
+  readonly path: string;
+  /** 1-based line, or `null` when the file could not be read. */
+  readonly line: number | null;
 }
+
+/** The configuration cannot be used. Holds every problem of the file, in the order of its lines. */
+export class ConfigError extends Error {
+  readonly problems: readonly Problem[];
+
+  constructor(file: string, problems: readonly Problem[]) {
+    const lines = problems.map(({ path, line, reason, fix }) => {
+      const position = [line === null ? '' : `line ${line}`, path].filter((part) => part !== '').join(', ');
+      return `\n  ${position === '' ? '' : `${position}: `}${reason}\n    fix: ${fix}`;
+    });
+    super(`${file}: ${problems.length === 1 ? '1 problem' : `${problems.length} problems`}${lines.join('')}`);
+    this.name = 'ConfigError';
+    this.problems = problems;
+  }
+}
+
+/** `['keys', 0, 'hash']` → `keys[0].hash`; keys with unusual characters are quoted. */
+export const pathText = (path: Path): string =>
+  path.reduce<string>((text, key) => {
+    if (typeof key === 'number') return `${text}[${key}]`;
+    if (!/^[\w-]+$/.test(key)) return `${text}[${JSON.stringify(key)}]`;
+    return text === '' ? key : `${text}.${key}`;
+  }, '');
 
 /** A problem before its path was turned into text and a line. */
 interface Finding extends Fault {
@@ -37,24 +61,23 @@ interface Finding extends Fault {
 export function checkText<Schema extends z.ZodType>(
   schema: Schema,
   text: string,
-  { path, env }: ConfigSource,
+  { path: file, env }: ConfigSource,
 ): z.output<Schema> {
   const document = readDocument(text, env);
   const { tree, faults, missing } = document;
-  if (faults.length > 0) throw new ConfigError(path, faults);
+  if (faults.length > 0) throw new ConfigError(file, faults);
   let result = schema.safeParse(tree, { reportInput: true });
   if (retypeTexts(document, findingsOf(result))) result = schema.safeParse(tree, { reportInput: true });
+  if (result.success && missing.length === 0) return result.data;
   const unfilled = new Set(missing.map(({ path }) => pathText(path)));
   const others = findingsOf(result).filter(({ path }) => !unfilled.has(pathText(path)));
-  if (result.success && missing.length === 0) return result.data;
-  const problems = [...missing, ...others].map(({ path, reason, fix }) => ({
+  const problems = [...missing, ...others].map(({ path, ...fault }) => ({
+    ...fault,
     path: pathText(path),
     line: document.lineOf(path),
-    reason,
-    fix,
   }));
   throw new ConfigError(
-    path,
+    file,
     problems.toSorted((a, b) => a.line - b.line),
   );
 }
@@ -67,7 +90,6 @@ const findingsOf = ({ error }: z.ZodSafeParseResult<unknown>): Finding[] =>
  * (`port: "${PORT}"`), and a duration may have a unit. Returns whether a value was changed.
  */
 function retypeTexts({ tree, referenced }: ConfigDocument, refused: readonly Finding[]): boolean {
-  const references = new Set(referenced.map(pathText));
   let isChanged = false;
   for (const { path } of refused) {
     const key = path.at(-1) ?? '';
@@ -75,7 +97,7 @@ function retypeTexts({ tree, referenced }: ConfigDocument, refused: readonly Fin
     const text = memberOf(parent, key);
     if (typeof text !== 'string' || typeof parent !== 'object' || parent === null) continue;
     const seconds = isDurationKey(key) ? secondsOf(text) : null;
-    const meant = seconds ?? (references.has(pathText(path)) ? spelled(text) : undefined);
+    const meant = seconds ?? (referenced.has(pathText(path)) ? spelled(text) : undefined);
     if (meant !== undefined) isChanged = Reflect.set(parent, key, meant);
   }
   return isChanged;
@@ -112,41 +134,39 @@ export function readDocument(text: string, env: Env) {
   // The parser's own search for repeated keys compares each key with each: over half of its time for 10,000 workspaces.
   const options = { lineCounter: lines, merge: true, prettyErrors: false, uniqueKeys: false };
   const document = parseDocument(text, options);
-  const found: (Problem & { readonly line: number })[] = [...document.errors, ...document.warnings].map(
-    ({ code, message, pos }) => ({
-      path: '',
-      line: lineAt(pos[0]),
-      // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
-      reason: message.split(/[:;\n]/)[0] ?? '',
-      fix:
-        syntaxFixes[code] ??
-        'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
-    }),
-  );
+  const found = [...document.errors, ...document.warnings].map(({ code, message, pos }) => ({
+    path: '',
+    line: lineAt(pos[0]),
+    // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
+    reason: message.split(/[:;\n]/)[0] ?? '',
+    fix:
+      syntaxFixes[code] ??
+      'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
+  }));
   /** References to variables that are not set. */
   const missing: Finding[] = [];
   /** Values that were one whole reference: a variable can only hold text, but may stand for a number. */
-  const referenced: Path[] = [];
+  const referenced = new Set<string>();
   const walk = (node: unknown, path: Path): void => {
     if (isSeq(node)) node.items.forEach((item, index) => walk(item, [...path, index]));
     if (isMap(node)) {
-      // YAML leaves open which of two values would count.
       const seen = new Set<unknown>();
-      for (const { key } of node.items) {
-        if (!isScalar(key)) continue;
-        if (seen.has(key.value))
+      for (const { key, value } of node.items) {
+        const at = [...path, keyText(key)];
+        if (isScalar(key) && seen.has(key.value))
+          // YAML leaves open which of two values would count.
           found.push({
-            path: pathText([...path, keyText(key)]),
+            path: pathText(at),
             line: lineAt(key.range?.[0]),
             reason: 'is written twice in one section',
             fix: 'remove one of the two, or join what stands below them',
           });
-        seen.add(key.value);
+        if (isScalar(key)) seen.add(key.value);
+        walk(value, at);
       }
-      for (const { key, value } of node.items) walk(value, [...path, keyText(key)]);
     }
     if (!isScalar(node) || typeof node.value !== 'string' || !node.value.includes('${')) return;
-    if (/^\$\{[^}]*\}$/.test(node.value)) referenced.push(path);
+    if (/^\$\{[^}]*\}$/.test(node.value)) referenced.add(pathText(path));
     const { filled, faults } = interpolate(node.value, env);
     node.value = filled;
     missing.push(...faults.slice(0, 1).map((fault) => ({ path, ...fault })));
@@ -164,10 +184,24 @@ export function readDocument(text: string, env: Env) {
     faults.push({ path: '', line: 1, reason, fix });
   }
   /** Line of the deepest key of the path that exists in the file. */
-  const lineOf = (path: Path): number => lineAt(offsetOf(document, path));
+  const lineOf = (path: Path): number => {
+    let node: unknown = document.contents;
+    let offset = 0;
+    for (const key of path) {
+      if (isAlias(node)) node = node.resolve(document);
+      const pair = isMap(node) ? node.items.find((item) => keyText(item.key) === String(key)) : undefined;
+      const item: unknown = isSeq(node) ? node.items[Number(key)] : pair?.key;
+      if (!isNode(item)) break;
+      offset = item.range?.[0] ?? offset;
+      node = pair === undefined ? item : pair.value;
+    }
+    return lineAt(offset);
+  };
   /** Syntax faults are in the order of their lines; the tree is not usable when there are any. */
   return { tree, faults, missing, referenced, lineOf };
 }
+
+const keyText = (key: unknown): string => String(isScalar(key) ? key.value : key);
 
 /** Replaces every reference of one value. Variables are not read again for references of their own. */
 function interpolate(text: string, env: Env) {
@@ -178,32 +212,14 @@ function interpolate(text: string, env: Env) {
     if (end === '' || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
       const fix = 'write ${NAME}, or $${ for a literal ${';
       faults.push({ reason: 'has a ${…} that is not a variable name in braces', fix });
-    } else if (value === undefined || value === '') {
+    } else if (value === undefined || value === '')
       faults.push({
         reason: `needs the environment variable ${name}, which is ${value === '' ? 'empty' : 'not set'}`,
         fix: `set ${name}, in the environment or in .env beside the file, or write $\${${name}} if the text itself is meant`,
       });
-    }
     return value ?? '';
   });
   return { filled, faults };
-}
-
-const keyText = (key: unknown): string => String(isScalar(key) ? key.value : key);
-
-/** Character offset of the deepest existing key of the path. */
-function offsetOf(document: Document, path: Path): number {
-  let node: unknown = document.contents;
-  let offset = 0;
-  for (const key of path) {
-    if (isAlias(node)) node = node.resolve(document);
-    const pair = isMap(node) ? node.items.find((item) => keyText(item.key) === String(key)) : undefined;
-    const item: unknown = isSeq(node) ? node.items[Number(key)] : pair?.key;
-    if (!isNode(item)) break;
-    offset = item.range?.[0] ?? offset;
-    node = pair === undefined ? item : pair.value;
-  }
-  return offset;
 }
 
 type Issue = z.core.$ZodIssue;
@@ -214,10 +230,8 @@ function explain(issue: Issue, base: Path = []): Finding[] {
   const { input } = issue;
   const one = (reason: string, fix: string): Finding[] => [{ path, reason, fix }];
   switch (issue.code) {
-    case 'custom': {
-      const fix: unknown = issue.params?.['fix'];
-      return one(issue.message, typeof fix === 'string' ? fix : 'correct the value');
-    }
+    case 'custom':
+      return one(issue.message, String(issue.params?.['fix']));
     case 'unrecognized_keys':
       return issue.keys.map((key) => ({
         path: [...path, key],
@@ -243,11 +257,16 @@ function explain(issue: Issue, base: Path = []): Finding[] {
     }
     case 'too_small':
     case 'too_big': {
-      const given = typeof input === 'number' ? `, not ${input}` : '';
-      const fix = 'write a number in that range, or leave the key out for the default';
-      if (issue.code === 'too_big') return one(`must be at most ${issue.maximum}${given}`, fix);
-      if (issue.origin === 'array' || issue.origin === 'string') return one('is empty', 'give at least one');
-      return one(`must be ${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}${given}`, fix);
+      const bound =
+        issue.code === 'too_big'
+          ? `at most ${issue.maximum}`
+          : `${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}`;
+      if (issue.code === 'too_small' && (issue.origin === 'array' || issue.origin === 'string'))
+        return one('is empty', 'give at least one');
+      return one(
+        `must be ${bound}${typeof input === 'number' ? `, not ${input}` : ''}`,
+        'write a number in that range, or leave the key out for the default',
+      );
     }
     case 'invalid_element':
     case 'invalid_format':
@@ -281,11 +300,10 @@ function explainUnion({ errors }: Issue & { code: 'invalid_union' }, path: Path)
   const rejectsWhole = (issues: readonly Issue[]): boolean =>
     issues.some(({ path, code }) => path.length === 0 && /^invalid_(type|value)$/.test(code));
   const meant = errors.find((issues) => !rejectsWhole(issues));
-  const words = errors
-    .slice(1)
-    .flatMap((issues) => issues.flatMap((inner) => (inner.code === 'invalid_value' ? inner.values : [])));
-  const ending = meant !== undefined || words.length === 0 ? '' : `, or ${words.join(' or ')}`;
+  const others = meant === undefined ? errors.slice(1).flat() : [];
+  const words = others.flatMap((issue) => (issue.code === 'invalid_value' ? issue.values : []));
+  const ending = words.length === 0 ? '' : `, or ${words.join(' or ')}`;
   return (meant ?? errors[0] ?? [])
-    .flatMap((inner) => explain(inner, path))
+    .flatMap((issue) => explain(issue, path))
     .map((found) => ({ ...found, fix: `${found.fix}${ending}` }));
 }

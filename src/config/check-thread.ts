@@ -1,19 +1,13 @@
 /** What a thread does that checks a configuration (`settingsApart` of `load.ts`): one text, one result, end. */
 import { parentPort, workerData } from 'node:worker_threads';
-import { checkText, type WrittenConfig } from './check-text.ts';
-import { ConfigError, type Problem } from './problem.ts';
-import { fileSchema, type FileInput } from './schema.ts';
+import { checkText, ConfigError } from './check-text.ts';
+import type { WrittenConfig } from './load.ts';
+import { fileSchema } from './settings.ts';
 
-/** The message with which the thread answers: the checked file, or what is wrong with it. */
-export type CheckResult = FileInput | readonly Problem[];
-
-function check({ text, ...source }: WrittenConfig): CheckResult {
-  try {
-    return checkText(fileSchema, text, source);
-  } catch (error) {
-    if (error instanceof ConfigError) return error.problems;
-    throw error;
-  }
+const { text, ...source } = workerData as WrittenConfig;
+try {
+  parentPort?.postMessage(checkText(fileSchema, text, source));
+} catch (error) {
+  if (!(error instanceof ConfigError)) throw error;
+  parentPort?.postMessage(error.problems);
 }
-
-parentPort?.postMessage(check(workerData as WrittenConfig));

@@ -5,86 +5,95 @@
 import { resolve } from 'node:path';
 import { z } from 'zod';
 import type { PrivateAddresses } from '../target/address.policy.ts';
-import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
+import { wordsOf } from '../words.policy.ts';
 import { insideFault } from './origins.ts';
-import type { Fault } from './problem.ts';
 import * as is from './values.ts';
 
 /** A secret that can be sent as an HTTP field value. */
 const fieldValue = is.text(
   'give the value on one line, without blanks around it (often a line end of the secret’s file)',
-  (text) => is.secretFault(text) ?? fieldValueFault(text),
+  (text) => is.secretFault(text) ?? is.fieldValueFault(text),
 );
 const prefix = is.text('write what stands before the value: "Bearer "', (text) => {
   if (text === '') return null;
-  return text.startsWith(' ') ? 'starts with a blank' : fieldValueFault(text.trimEnd());
+  return text.startsWith(' ') ? 'starts with a blank' : is.fieldValueFault(text.trimEnd());
 });
-const header = is.text('name a field such as authorization or x-api-key', credentialFieldFault).toLowerCase();
+
+/** Fields that frame a message, name its hop or say where it goes: only Sluice sets them. */
+const ownFields = wordsOf(
+  'connection content-length expect forwarded host http2-settings keep-alive te trailer transfer-encoding upgrade',
+  'via x-real-ip',
+);
+
+const header = is
+  .text('name a field such as authorization or x-api-key', (name) => {
+    // RFC 9110 §5.6.2.
+    if (!/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)) return 'is not an HTTP field name';
+    const isOwn = /^(sluice-|proxy-|x-forwarded-)/i.test(name) || ownFields.includes(name.toLowerCase());
+    return isOwn ? 'is a field that Sluice sets or removes itself' : null;
+  })
+  .toLowerCase();
 
 const oauth = is
   .section(
-    is.described(
-      {
-        tokenUrl: z.string().min(1),
-        clientId: is.secret,
-        clientSecret: is.secret,
-        scope: is.orNull(z.string().min(1)),
-        format: z.enum(['form', 'json']).default('form'),
-        clientAuth: z.enum(['body', 'basic']).default('body'),
-        shared: z.boolean().default(true),
-        refreshTokenFile: is.orNull(is.filePath),
-      },
-      {
-        tokenUrl: 'Token endpoint: https, or http where the upstream has allowPrivateAddresses.',
-        clientId: 'Id of the client.',
-        clientSecret: 'Secret of the client.',
-        scope: 'Scopes to ask for, separated by blanks.',
-        format: 'How the request’s body is written.',
-        clientAuth: 'Where client id and secret stand: in the body, or in Authorization: Basic.',
-        shared:
-          'With redis, one replica fetches a token and the others read it there, encrypted: needed where the tokens of a client revoke each other. false: each replica fetches its own.',
-        refreshTokenFile:
-          'File that keeps the refresh token (RFC 6749 §6), as plain text or as the endpoint’s JSON; Sluice writes the next one into it. All replicas must see the same file. Relative to this file.',
-      },
-    ),
+    {
+      tokenUrl: z.string().min(1),
+      clientId: is.secret,
+      clientSecret: is.secret,
+      scope: is.orNull(z.string().min(1)),
+      format: z.enum(['form', 'json']).default('form'),
+      clientAuth: z.enum(['body', 'basic']).default('body'),
+      shared: z.boolean().default(true),
+      refreshTokenFile: is.orNull(is.filePath),
+    },
+    {
+      tokenUrl: 'Token endpoint: https, or http where the upstream has allowPrivateAddresses.',
+      clientId: 'Id of the client.',
+      clientSecret: 'Secret of the client.',
+      scope: 'Scopes to ask for, separated by blanks.',
+      format: 'How the request’s body is written.',
+      clientAuth: 'Where client id and secret stand: in the body, or in Authorization: Basic.',
+      shared:
+        'With redis, one replica fetches a token and the others read it there, encrypted: needed where the tokens of a client revoke each other. false: each replica fetches its own.',
+      refreshTokenFile:
+        'File that keeps the refresh token (RFC 6749 §6), as plain text or as the endpoint’s JSON; Sluice writes the next one into it. All replicas must see the same file. Relative to this file.',
+    },
   )
-  .superRefine(({ shared, refreshTokenFile }, context) => {
-    if (refreshTokenFile === null || shared) return;
-    const fix = 'leave shared out: a refresh token is used by one replica, for all';
-    is.refuse(context, { reason: 'is false beside refreshTokenFile', fix }, ['shared']);
-  });
+  .superRefine(
+    is.rule(({ shared, refreshTokenFile }, refuse) => {
+      const fix = 'leave shared out: a refresh token is used by one replica, for all';
+      if (refreshTokenFile !== null && !shared) refuse('is false beside refreshTokenFile', fix, 'shared');
+    }),
+  );
 
 const withSource = is
   .section(
-    is.described(
-      {
-        header: header.optional(),
-        prefix: prefix.optional(),
-        value: fieldValue.optional(),
-        file: is.filePath.optional(),
-        oauth: oauth.optional(),
-      },
-      {
-        header: 'Field that carries the credential; default as for the short form.',
-        prefix:
-          'Stands before what file or oauth gives. Default: "Bearer " for oauth in authorization, else empty.',
-        value: 'The whole field value, sent as it is ("Bearer …" included).',
-        file: 'File with the value, read again when it changes; relative to this file.',
-        oauth:
-          'Client of a token endpoint (RFC 6749 §4.4, with refreshTokenFile §6); its tokens are renewed before they end.',
-      },
-    ),
+    {
+      header: header.optional(),
+      prefix: prefix.optional(),
+      value: fieldValue.optional(),
+      file: is.filePath.optional(),
+      oauth: oauth.optional(),
+    },
+    {
+      header: 'Field that carries the credential; default as for the short form.',
+      prefix:
+        'Stands before what file or oauth gives. Default: "Bearer " for oauth in authorization, else empty.',
+      value: 'The whole field value, sent as it is ("Bearer …" included).',
+      file: 'File with the value, read again when it changes; relative to this file.',
+      oauth:
+        'Client of a token endpoint (RFC 6749 §4.4, with refreshTokenFile §6); its tokens are renewed before they end.',
+    },
   )
-  .superRefine((credential, context) => {
-    const given = (['value', 'file', 'oauth'] as const).filter((key) => credential[key] !== undefined);
-    if (given.length !== 1) {
+  .superRefine(
+    is.rule((credential, refuse) => {
+      const given = (['value', 'file', 'oauth'] as const).filter((key) => credential[key] !== undefined);
       const reason = given.length === 0 ? 'has no value' : `has ${given.join(' and ')}`;
-      is.refuse(context, { reason, fix: 'give exactly one of value, file and oauth' });
-    } else if (given[0] === 'value' && credential.prefix !== undefined) {
-      const fix = 'write it into value, which is sent as it is';
-      is.refuse(context, { reason: 'stands beside value', fix }, ['prefix']);
-    }
-  });
+      if (given.length !== 1) refuse(reason, 'give exactly one of value, file and oauth');
+      else if (given[0] === 'value' && credential.prefix !== undefined)
+        refuse('stands beside value', 'write it into value, which is sent as it is', 'prefix');
+    }),
+  );
 
 /** Either form. */
 export const credential = z.union([fieldValue, withSource]);
@@ -92,7 +101,7 @@ export const credential = z.union([fieldValue, withSource]);
 /** Name of the quota behind a credential. */
 export const account = is
   .text('use 1 to 128 printable characters, such as acme-shop', (name) => {
-    if (isPlaceholder(name)) return 'is a placeholder, not a name';
+    if (is.isPlaceholder(name)) return 'is a placeholder, not a name';
     return /^[^\p{C}\p{Z}](?:[^\p{C}]{0,126}[^\p{C}\p{Z}])?$/u.test(name) ? null : 'is not a usable name';
   })
   .describe(
@@ -110,11 +119,13 @@ export const withKeys = (credential: CredentialInput): Exclude<CredentialInput, 
   typeof credential === 'string' ? { value: credential } : credential;
 
 /** Why a token endpoint may not be asked; `null`: it may, or there is none. `allowed`: private addresses that its upstream may have. */
-export function tokenUrlFault(credential: CredentialInput, allowed: PrivateAddresses): Fault | null {
-  const text = withKeys(credential).oauth?.tokenUrl;
-  if (text === undefined) return null;
-  if (!URL.canParse(text)) return { reason: 'is not an absolute URL', fix: 'write https://host/path' };
-  const url = new URL(text);
+export function tokenUrlFault(
+  client: Pick<OAuthClient, 'tokenUrl'> | undefined,
+  allowed: PrivateAddresses,
+): is.Fault | null {
+  if (client === undefined) return null;
+  const url = URL.parse(client.tokenUrl);
+  if (url === null) return { reason: 'is not an absolute URL', fix: 'write https://host/path' };
   if (url.protocol !== 'https:' && url.protocol !== 'http:')
     return { reason: 'is neither https nor http', fix: 'write https://host/path' };
   if (url.username !== '' || url.password !== '' || url.hash !== '')
@@ -131,14 +142,16 @@ export type CredentialSource =
   | { readonly kind: 'file'; readonly path: string; readonly prefix: string }
   | { readonly kind: 'oauth'; readonly client: OAuthClient; readonly prefix: string };
 
-/** What is injected into a call on its way upstream. `field` is lower case. */
+/** What is injected into a call on its way upstream. */
 export interface UpstreamCredential {
+  /** Lower case. */
   readonly field: string;
   readonly source: CredentialSource;
   /**
    * Names the quota that the credential stands for: `account` where it is configured, else the fixed value, the path of the file
    * with the value or the refresh token, or token URL and client id. Credentials of one upstream with the same name share bucket
-   * and order. It may be a secret: it goes into keyed digests only.
+   * and order. Names of different kinds never meet, because no field value has a line break. It may be a secret: it goes into keyed
+   * digests only.
    */
   readonly quota: string;
 }
@@ -152,32 +165,24 @@ export function settleCredential(
   written: CredentialInput,
   defaults: { readonly field: string; readonly account: string | undefined; readonly folder: string },
 ): UpstreamCredential {
-  const { header: field = defaults.field, ...given } = withKeys(written);
-  const source = sourceOf(given, field, defaults.folder);
-  const { account } = defaults;
-  return { field, source, quota: account === undefined ? quotaOf(source) : `account\n${account}` };
-}
-
-function sourceOf(
-  { value = '', file, oauth, prefix }: Exclude<CredentialInput, string>,
-  field: string,
-  folder: string,
-): CredentialSource {
-  if (file !== undefined) return { kind: 'file', path: resolve(folder, file), prefix: prefix ?? '' };
-  if (oauth === undefined) return { kind: 'value', value };
-  const refreshTokenFile = oauth.refreshTokenFile === null ? null : resolve(folder, oauth.refreshTokenFile);
+  const { header: field = defaults.field, value = '', file, oauth, prefix } = withKeys(written);
+  const { account, folder } = defaults;
+  const settled = (quota: string, source: CredentialSource): UpstreamCredential => ({
+    field,
+    source,
+    quota: account === undefined ? quota : `account\n${account}`,
+  });
+  if (file !== undefined) {
+    const path = resolve(folder, file);
+    return settled(`file\n${path}`, { kind: 'file', path, prefix: prefix ?? '' });
+  }
+  if (oauth === undefined) return settled(value, { kind: 'value', value });
+  const { tokenUrl, clientId, refreshTokenFile } = oauth;
+  const tokenFile = refreshTokenFile === null ? null : resolve(folder, refreshTokenFile);
+  // One client may hold grants of many accounts: their files tell them apart.
+  const quota = tokenFile === null ? `oauth\n${tokenUrl}\n${clientId}` : `refresh token\n${tokenFile}`;
   // RFC 6750 §2.1: what authorization carries is `Bearer` and the token.
   const usual = field === 'authorization' ? 'Bearer ' : '';
-  return { kind: 'oauth', client: { ...oauth, refreshTokenFile }, prefix: prefix ?? usual };
-}
-
-/**
- * The name of a quota. One client may hold grants of many accounts, so where there is a refresh token its file distinguishes them. Names of
- * different kinds never meet, because no field value has a line break.
- */
-function quotaOf(source: CredentialSource): string {
-  if (source.kind === 'value') return source.value;
-  if (source.kind === 'file') return `file\n${source.path}`;
-  const { tokenUrl, clientId, refreshTokenFile } = source.client;
-  return refreshTokenFile === null ? `oauth\n${tokenUrl}\n${clientId}` : `refresh token\n${refreshTokenFile}`;
+  const client = { ...oauth, refreshTokenFile: tokenFile };
+  return settled(quota, { kind: 'oauth', client, prefix: prefix ?? usual });
 }

@@ -20,31 +20,19 @@ export const defaultWaits = {
   maxReserved: 1_000,
 } as const;
 
-export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
-
-/** What calls of an upstream share by default, beside what its file states. `null`: none. */
-interface KindDefaults {
-  readonly requestsPerMinute: number | null;
-  readonly requestsPerDay: number | null;
-  readonly maxInFlight: number | null;
+/** Defaults of the upstream kinds: what calls share beside what their file states. `null`: none. */
+const generic = {
+  requestsPerMinute: null as number | null,
+  requestsPerDay: null as number | null,
+  maxInFlight: null as number | null,
   /** Field that carries the credential. */
-  readonly field: string;
-  /** Time from sending to the response's head. */
-  readonly headSeconds: number;
-  readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
-}
-
-const generic: KindDefaults = {
-  requestsPerMinute: null,
-  requestsPerDay: null,
-  maxInFlight: null,
   field: 'authorization',
+  /** Time from sending to the response's head. */
   headSeconds: 300,
-  bucketBy: ['credential'],
+  bucketBy: ['credential'] as readonly ('credential' | 'host' | 'model')[],
 };
 
-/** Defaults of the upstream kinds. */
-export const defaultsOfKinds: Readonly<Record<UpstreamKind, KindDefaults>> = {
+export const defaultsOfKinds = {
   generic,
   'language-model': {
     ...generic,
@@ -59,4 +47,6 @@ export const defaultsOfKinds: Readonly<Record<UpstreamKind, KindDefaults>> = {
     field: 'x-shopify-access-token',
     headSeconds: 60,
   },
-};
+} satisfies Record<string, typeof generic>;
+
+export type UpstreamKind = keyof typeof defaultsOfKinds;

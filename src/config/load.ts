@@ -2,30 +2,32 @@
  * The one reader of the configuration file and of the environment: text in, frozen {@link Settings} out, or one
  * {@link ConfigError} with every problem. Invariant: nothing is returned that has not passed every check.
  */
-import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { accessSync, constants, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parseEnv } from 'node:util';
 import { Worker } from 'node:worker_threads';
-import { checkText, type ConfigSource, type WrittenConfig } from './check-text.ts';
-import type { CheckResult } from './check-thread.ts';
-import { ConfigError, pathText, type Path } from './problem.ts';
-import { fileSchema, settle, settleInTurns, type Settings } from './schema.ts';
+import { checkText, ConfigError, pathText, type ConfigSource, type Problem } from './check-text.ts';
+import { fileSchema, settle, settleInTurns, type FileInput, type Settings } from './settings.ts';
 
-export { ConfigError } from './problem.ts';
-export type { Problem } from './problem.ts';
-export type { ConfigSource, Env } from './check-text.ts';
+export { ConfigError, type ConfigSource, type Env, type Problem } from './check-text.ts';
+
+/** A configuration as it was read: `env` has the variables of the `.env` beside it too. */
+export interface WrittenConfig extends ConfigSource {
+  readonly text: string;
+  /** The file and its `.env`; only equality means anything. */
+  readonly digest: string;
+}
 
 /** Path of the `.env` that belongs to a configuration file. */
 export const envFileOf = (config: string): string => join(dirname(config), '.env');
 
-/** The text of the `.env` beside the configuration; empty when it cannot be read. */
-function envFileText(config: string): string {
+/** The text of a file; `null` where it cannot be read. */
+function textOf(path: string): string | null {
   try {
-    return readFileSync(envFileOf(config), 'utf8');
+    return readFileSync(path, 'utf8');
   } catch {
-    return '';
+    return null;
   }
 }
 
@@ -43,15 +45,10 @@ export function readSettings(source: ConfigSource): { settings: Settings; digest
 
 /** Reads the file and the `.env` beside it; a variable of `env` wins over that of `.env`. @throws ConfigError when the file cannot be read */
 export function readFiles({ path, env }: ConfigSource): WrittenConfig {
-  const text = readText(path);
-  const variables = envFileText(path);
-  const digest = createHash('sha256').update(text).update('\0').update(variables).digest('hex');
-  return { text, digest, path, env: { ...parseEnv(variables), ...env } };
-}
-
-function readText(path: string): string {
   try {
-    return readFileSync(path, 'utf8');
+    const text = readFileSync(path, 'utf8');
+    const variables = textOf(envFileOf(path)) ?? '';
+    return { text, digest: `${text}\0${variables}`, path, env: { ...parseEnv(variables), ...env } };
   } catch (error) {
     const { code = 'unknown' } = error as NodeJS.ErrnoException;
     const [reason, fix] =
@@ -74,29 +71,15 @@ export const parseSettings = (text: string, source: ConfigSource): Settings =>
 
 /** The settings, where all files of certificates that they name can be read. @throws ConfigError */
 function withReadableFiles(settings: Settings, { path }: ConfigSource): Settings {
-  const files: (readonly [at: Path, file: string | null | undefined])[] = [
-    ...[...settings.upstreams].map(([name, { caFile }]) => [['upstreams', name, 'caFile'], caFile] as const),
-    [['redis', 'tls', 'caFile'], settings.redis?.tls?.caFile],
-  ];
-  const problems = files
-    .filter(([, file]) => typeof file === 'string' && !isReadable(file))
-    .map(([at]) => ({
-      path: pathText(at),
-      line: null,
-      reason: 'cannot be read',
-      fix: 'give a PEM file that exists and may be read; relative paths start at the configuration file',
-    }));
+  const fix = 'give a PEM file that exists and may be read; relative paths start at the configuration file';
+  const problems = [
+    ...[...settings.upstreams].map(([name, { caFile }]) => ({ at: ['upstreams', name, 'caFile'], caFile })),
+    { at: ['redis', 'tls', 'caFile'], caFile: settings.redis?.tls?.caFile ?? null },
+  ]
+    .filter(({ caFile }) => caFile !== null && textOf(caFile) === null)
+    .map(({ at }) => ({ path: pathText(at), line: null, reason: 'cannot be read', fix }));
   if (problems.length > 0) throw new ConfigError(path, problems);
   return settings;
-}
-
-function isReadable(file: string): boolean {
-  try {
-    accessSync(file, constants.R_OK);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /**
@@ -117,15 +100,11 @@ export async function settingsApart(written: WrittenConfig, signal: AbortSignal)
 /** Sources run as they are, and compiled: the thread's has the ending of this file. */
 const threadSource = new URL(`./check-thread${import.meta.url.slice(-3)}`, import.meta.url);
 
-async function checkInThread(written: WrittenConfig, signal: AbortSignal) {
+async function checkInThread(written: WrittenConfig, signal: AbortSignal): Promise<FileInput> {
   // Without the flags of this process: what is loaded before it (tracing, a test's runner) does not belong in the thread.
   const thread = new Worker(threadSource, { workerData: written, execArgv: [], name: 'configuration check' });
-  // A thread that dies without a word must not keep later reloads waiting.
-  const died = new AbortController();
-  thread.once('exit', () => died.abort());
   try {
-    const either = { signal: AbortSignal.any([signal, died.signal]) };
-    const [result] = (await once(thread, 'message', either)) as [CheckResult];
+    const [result] = (await once(thread, 'message', { signal })) as [FileInput | readonly Problem[]];
     if ('length' in result) throw new ConfigError(written.path, result);
     return result;
   } finally {

@@ -5,15 +5,10 @@
  */
 import ipaddr from 'ipaddr.js';
 import { parse } from 'tldts';
-import {
-  addressCheck,
-  allowsInside,
-  isPublicAddress,
-  type PrivateAddresses,
-} from '../target/address.policy.ts';
+import { addressCheck, allowsInside, isPublicAddress } from '../target/address.policy.ts';
+import type { PrivateAddresses } from '../target/address.policy.ts';
 import { wordsOf } from '../words.policy.ts';
-import type { Fault } from './problem.ts';
-import { readText } from './values.ts';
+import { readText, type Fault } from './values.ts';
 
 export interface OriginPattern {
   readonly scheme: 'https' | 'http';
@@ -87,36 +82,25 @@ function isLoopback(host: string): boolean {
   return ipaddr.process(address).range() === 'loopback';
 }
 
-/** True when the host is spelt as an address outside the public unicast range, or is `localhost`. */
-function isPrivateLiteral(host: string): boolean {
-  const address = literalAddress(host);
-  return address === null ? isLoopback(host) : !isPublicAddress(address);
-}
-
-/**
- * What is wrong with a host that is spelt as an address to which no connection would be made although addresses inside are
- * allowed; `null` for a name, and for an address that is connected to.
- */
-function unreachableLiteral(host: string, allowed: PrivateAddresses): Fault | null {
-  const address = literalAddress(host);
-  if (address === null || addressCheck(allowed)(address)) return null;
-  return addressCheck(true)(address)
-    ? fault(
-        'is an address outside the ranges of allowPrivateAddresses',
-        'add its range there, or name another origin',
-      )
-    : fault(
-        'is an address that is never connected to',
-        'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
-      );
-}
-
 /** Whether a host outside is reached without encryption or is spelt as a private address. */
 export function insideFault(scheme: string, host: string, allowed: PrivateAddresses): Fault | null {
-  if (allowsInside(allowed)) return unreachableLiteral(host, allowed);
-  const fix = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
-  if (scheme === 'http') return fault('is not encrypted (http)', fix);
-  return isPrivateLiteral(host) ? fault('is a private or loopback address', fix) : null;
+  const address = literalAddress(host);
+  if (!allowsInside(allowed)) {
+    const fix = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
+    if (scheme === 'http') return fault('is not encrypted (http)', fix);
+    const isOutside = address === null ? !isLoopback(host) : isPublicAddress(address);
+    return isOutside ? null : fault('is a private or loopback address', fix);
+  }
+  if (address === null || addressCheck(allowed)(address)) return null;
+  if (addressCheck(true)(address))
+    return fault(
+      'is an address outside the ranges of allowPrivateAddresses',
+      'add its range there, or name another origin',
+    );
+  return fault(
+    'is an address that is never connected to',
+    'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
+  );
 }
 
 /** What is wrong with an origin of an upstream of this server; `null`: calls may go there. */
@@ -127,13 +111,10 @@ export function originFault(
 ): Fault | null {
   if (isOwnAddress(pattern, server))
     return fault('is Sluice itself', 'name the upstream’s own origin; a loop would wait for itself');
+  const inside = insideFault(pattern.scheme, pattern.host, allowed);
   const isTooWide = pattern.wildcard && !pattern.host.includes('.') && !allowsInside(allowed);
-  return (
-    insideFault(pattern.scheme, pattern.host, allowed) ??
-    (isTooWide
-      ? fault('has a wildcard over a whole top-level domain', 'keep at least two labels after *.')
-      : null)
-  );
+  if (inside !== null || !isTooWide) return inside;
+  return fault('has a wildcard over a whole top-level domain', 'keep at least two labels after *.');
 }
 
 /** Where Sluice itself is reached. */
@@ -162,61 +143,43 @@ function isOwnAddress(pattern: OriginPattern, { host, port, adminPort, publicHos
  * Platforms whose customers have a host each, under which the platform alone responds: a credential that is sent there reaches nobody
  * else. Some are public suffixes all the same, because browsers must keep their customers' cookies apart.
  */
-const platforms: ReadonlySet<string> = new Set(
-  wordsOf(
-    'atlassian.net cognitiveservices.azure.com freshdesk.com googleapis.com my.salesforce.com mybigcommerce.com',
-    'myshopify.com okta.com openai.azure.com services.ai.azure.com snowflakecomputing.com zendesk.com',
-  ),
+const platforms = wordsOf(
+  'atlassian.net cognitiveservices.azure.com freshdesk.com googleapis.com my.salesforce.com mybigcommerce.com',
+  'myshopify.com okta.com openai.azure.com services.ai.azure.com snowflakecomputing.com zendesk.com',
 );
 
 /** Domains under which anybody can have a host although the Public Suffix List does not name them. */
-const sharedDomains: ReadonlySet<string> = new Set(
-  wordsOf(
-    // Customers' hosts beside the provider's own.
-    'amazonaws.com amazonaws.com.cn app.github.dev glitch.me gradio.live modal.run',
-    // Tunnels, names that say an address, and collectors of requests.
-    'beeceptor.com devtunnels.ms loca.lt nip.io oast.fun oastify.com pipedream.net m.pipedream.net requestcatcher.com',
-    'serveo.net sslip.io webhook.site',
-  ),
+const sharedDomains = wordsOf(
+  // Customers' hosts beside the provider's own.
+  'amazonaws.com amazonaws.com.cn app.github.dev glitch.me gradio.live modal.run',
+  // Tunnels, names that say an address, and collectors of requests.
+  'beeceptor.com devtunnels.ms loca.lt nip.io oast.fun oastify.com pipedream.net m.pipedream.net requestcatcher.com',
+  'serveo.net sslip.io webhook.site',
 );
 
-/** Of these also the names of regions, right under them: `*.westeurope.cloudapp.azure.com`. */
-const sharedByRegion: ReadonlySet<string> = new Set(['azurecontainerapps.io', 'cloudapp.azure.com']);
-
-const isShared = (domain: string): boolean =>
-  sharedDomains.has(domain) ||
-  sharedByRegion.has(domain) ||
-  sharedByRegion.has(domain.slice(domain.indexOf('.') + 1));
+/** The same, and the names of regions right under them: `*.westeurope.cloudapp.azure.com`. */
+const sharedByRegion = /(^|^[^.]*\.)(azurecontainerapps\.io|cloudapp\.azure\.com)$/;
 
 /**
- * Who may have a host under a domain: anybody (`public`), customers of a platform that alone responds there (`platform`), or whoever
- * the owner of the domain lets (`owner`).
+ * Who may have a host under a wildcard with a credential: anybody (`public`), customers of a platform that alone responds there
+ * (`platform`), or whoever the owner of the domain lets (`owner`). `null`: it is no wildcard.
  */
-type HostOwners = 'public' | 'platform' | 'owner';
-
-function hostOwners(domain: string): HostOwners {
-  if (platforms.has(domain)) return 'platform';
+export function hostOwners({ wildcard, host }: OriginPattern): 'public' | 'platform' | 'owner' | null {
+  if (!wildcard) return null;
+  if (platforms.includes(host)) return 'platform';
   // Also where each name right under the domain is a suffix of its own: `*.compute.amazonaws.com` of the list.
-  return isShared(domain) || isPublicSuffix(domain) || isPublicSuffix(`any-name.${domain}`)
-    ? 'public'
-    : 'owner';
-}
-
-/** True for what the Public Suffix List names, in its section of registries or in that of providers. */
-function isPublicSuffix(name: string): boolean {
-  const { publicSuffix, isIcann, isPrivate } = parse(name, { allowPrivateDomains: true });
-  return publicSuffix === name && (isIcann === true || isPrivate === true);
+  const isSuffix = [host, `any-name.${host}`].some((name) => {
+    const { publicSuffix, isIcann, isPrivate } = parse(name, { allowPrivateDomains: true });
+    return publicSuffix === name && (isIcann === true || isPrivate === true);
+  });
+  return isSuffix || sharedDomains.includes(host) || sharedByRegion.test(host) ? 'public' : 'owner';
 }
 
 /** What is wrong with an origin to which a credential is sent; `null`: nothing, or nothing that is certain. */
 export const wildcardFault = (pattern: OriginPattern): Fault | null =>
-  isOpen(pattern, 'public')
+  hostOwners(pattern) === 'public'
     ? fault(
         `sends a credential to every host under ${pattern.host}, where anybody can have one`,
         'name the hosts that are meant, without *., or leave the credential out: clients then bring their own',
       )
     : null;
-
-/** True for a wildcard whose hosts belong to these. */
-export const isOpen = ({ wildcard, host }: OriginPattern, to: HostOwners): boolean =>
-  wildcard && hostOwners(host) === to;

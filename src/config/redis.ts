@@ -4,12 +4,11 @@
  */
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import type { Fault } from './problem.ts';
 import * as is from './values.ts';
 
 const form = /^(redis|rediss)(?:\+(sentinel|cluster))?:\/\/(?:([^@/?#\s]*)@)?([^@/?#\s]+)(?:\/([^/?#\s]*))?$/;
 
-const notUrl: Fault = {
+const notUrl: is.Fault = {
   reason: 'is not a Redis URL',
   fix: 'write redis://host:6379 or rediss://user:password@host:6380',
 };
@@ -64,61 +63,60 @@ function readLogin(access: string) {
   }
 }
 
-const shape = is.described(
-  {
-    url: is.readText(notUrl, (written) => is.secretFault(written) ?? readRedisUrl(written)),
-    whenDown: z.enum(['local', 'deny']).default('local'),
-    replicas: is.orNull(is.count),
-    startSeconds: is.seconds.default(30),
-    sentinelPassword: is.orNull(is.secret),
-    tls: is
-      .section({ caFile: is.filePath.optional().describe('PEM file with further certificate authorities.') })
-      .optional(),
-    commandTimeoutMs: z.int().min(20).max(10_000).default(250),
-    keyPrefix: z.string().default(''),
-  },
-  {
-    url: 'redis:// or rediss:// (TLS), with user and password; also redis+sentinel://host,host/name and redis+cluster://host,host, with TLS rediss+….',
-    whenDown: 'Without Redis: each replica enforces its share (local), or calls are refused with 503 (deny).',
-    replicas:
-      'The most replicas there can be. One that has never reached Redis takes this part of every limit; without the number it refuses calls with 503 until it has.',
-    startSeconds: 'A replica that has never reached Redis is not ready for so long after its start.',
-    sentinelPassword: 'Password of the Sentinels, if it is not that of the URL.',
-    tls: 'TLS of a rediss:// URL.',
-    commandTimeoutMs:
-      'How long one command may take before it is repeated, and Redis counted as away soon after.',
-    keyPrefix: 'Put before every key (which starts with "sluice:").',
-  },
-);
-
 /** The section as it is written. */
 export const redis = is
-  .section(is.atRestart(shape))
-  .superRefine(({ url, sentinelPassword, tls, keyPrefix }, context) => {
-    const at = (key: string, reason: string, fix: string): void => is.refuse(context, { reason, fix }, [key]);
-    if (tls !== undefined && !url.tls)
-      at('tls', 'stands beside a URL without TLS', 'write rediss:// instead of redis://');
-    if (sentinelPassword !== null && url.mode !== 'sentinel')
-      at(
-        'sentinelPassword',
-        'stands beside a URL without Sentinels',
-        'write redis+sentinel://host,host/mymaster',
-      );
-    if (!/^[\w.:-]{0,64}$/.test(keyPrefix))
-      at('keyPrefix', 'is not usable', 'use up to 64 letters, digits and . _ : -');
-  });
+  .section(
+    is.atRestart({
+      url: is.readText(notUrl, (written) => is.secretFault(written) ?? readRedisUrl(written)),
+      whenDown: z.enum(['local', 'deny']).default('local'),
+      replicas: is.orNull(is.count),
+      startSeconds: is.seconds.default(30),
+      sentinelPassword: is.orNull(is.secret),
+      tls: is
+        .section({
+          caFile: is.filePath.optional().describe('PEM file with further certificate authorities.'),
+        })
+        .optional(),
+      commandTimeoutMs: z.int().min(20).max(10_000).default(250),
+      keyPrefix: z.string().default(''),
+    }),
+    {
+      url: 'redis:// or rediss:// (TLS), with user and password; also redis+sentinel://host,host/name and redis+cluster://host,host, with TLS rediss+….',
+      whenDown:
+        'Without Redis: each replica enforces its share (local), or calls are refused with 503 (deny).',
+      replicas:
+        'The most replicas there can be. One that has never reached Redis takes this part of every limit; without the number it refuses calls with 503 until it has.',
+      startSeconds: 'A replica that has never reached Redis is not ready for so long after its start.',
+      sentinelPassword: 'Password of the Sentinels, if it is not that of the URL.',
+      tls: 'TLS of a rediss:// URL.',
+      commandTimeoutMs:
+        'How long one command may take before it is repeated, and Redis counted as away soon after.',
+      keyPrefix: 'Put before every key (which starts with "sluice:").',
+    },
+  )
+  .superRefine(
+    is.rule(({ url, sentinelPassword, tls, keyPrefix }, refuse) => {
+      if (tls !== undefined && !url.tls)
+        refuse('stands beside a URL without TLS', 'write rediss:// instead of redis://', 'tls');
+      const fix = 'write redis+sentinel://host,host/mymaster';
+      if (sentinelPassword !== null && url.mode !== 'sentinel')
+        refuse('stands beside a URL without Sentinels', fix, 'sentinelPassword');
+      if (!/^[\w.:-]{0,64}$/.test(keyPrefix))
+        refuse('is not usable', 'use up to 64 letters, digits and . _ : -', 'keyPrefix');
+    }),
+  );
 
 /** Redis as it is connected to: with the parts of its URL. */
 export interface RedisSettings extends is.Frozen<ReturnType<typeof settleRedis>> {}
 
 /** `folder`: where relative paths start. */
-export const settleRedis = (written: z.output<typeof redis>, folder: string) => {
-  const { url, sentinelPassword, tls, ...others } = written;
-  return {
-    ...others,
-    ...url,
-    /** A Sentinel without a password takes any. */
-    sentinelPassword: sentinelPassword ?? url.password,
-    tls: url.tls ? { caFile: tls?.caFile === undefined ? null : resolve(folder, tls.caFile) } : null,
-  };
-};
+export const settleRedis = (
+  { url, sentinelPassword, tls, ...others }: z.output<typeof redis>,
+  folder: string,
+) => ({
+  ...others,
+  ...url,
+  /** A Sentinel without a password takes any. */
+  sentinelPassword: sentinelPassword ?? url.password,
+  tls: url.tls ? { caFile: tls?.caFile === undefined ? null : resolve(folder, tls.caFile) } : null,
+});

@@ -6,7 +6,7 @@
  */
 import { FileWatch, type FileWatchParts } from '../file-watch.ts';
 import { readFiles, settingsApart, type ConfigSource } from './load.ts';
-import { ConfigError } from './problem.ts';
+import { ConfigError } from './load.ts';
 import type { Settings } from './settings.ts';
 
 export interface WatchOptions extends ConfigSource, Pick<FileWatchParts, 'clock' | 'watchFolder'> {

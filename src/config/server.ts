@@ -1,11 +1,10 @@
 /** `server`: ports, sizes, the drain, and the waits of upstreams that state none. */
 import { z } from 'zod';
 import { defaultWaits } from './defaults.ts';
-import type { Fault } from './problem.ts';
 import * as is from './values.ts';
 
 /** How long and how many calls wait: also an upstream and its limits may state it, the last one before the others. */
-export const waitShape = is.described(
+const waits = is.section(
   {
     maxQueued: z.exactOptional(is.count),
     maxWaitSeconds: z.exactOptional(is.seconds),
@@ -22,19 +21,24 @@ export const waitShape = is.described(
   },
 );
 
-export const waitKeys = Object.keys(waitShape) as readonly (keyof typeof waitShape)[];
+export const waitShape = waits.shape;
+export type Waits = z.output<typeof waits>;
 
-/** Those of a section. */
-export type Waits = { readonly [Key in keyof typeof waitShape]?: number };
+/** The waits of sections, those of later ones before those of earlier ones. */
+export const waitsOf = (...sections: readonly Waits[]) => ({
+  ...defaultWaits,
+  ...(Object.assign({}, ...sections.map((section) => is.pick(section, waits.keyof().options))) as Waits),
+});
 
-/** What is wrong with `maxWaitSeconds` of a section: a default wait above the longest wait would never be reached. */
-export function waitFault({ maxWaitSeconds, maxWaitCeilingSeconds }: Waits, inherited: number): Fault | null {
+/** Refuses a `maxWaitSeconds` above the maximum wait of its section, or of those before it: it would never be reached. */
+export function checkWait(
+  { maxWaitSeconds = 0, maxWaitCeilingSeconds }: Waits,
+  inherited: number,
+  refuse: is.Refuse,
+): void {
   const ceiling = maxWaitCeilingSeconds ?? inherited;
-  if (maxWaitSeconds === undefined || maxWaitSeconds <= ceiling) return null;
-  return {
-    reason: `is above maxWaitCeilingSeconds (${ceiling})`,
-    fix: `lower it, or raise maxWaitCeilingSeconds to at least ${maxWaitSeconds}`,
-  };
+  const fix = `lower it, or raise maxWaitCeilingSeconds to at least ${maxWaitSeconds}`;
+  if (maxWaitSeconds > ceiling) refuse(`is above maxWaitCeilingSeconds (${ceiling})`, fix, 'maxWaitSeconds');
 }
 
 /** A TCP port; 0 lets the system choose. */
@@ -47,7 +51,7 @@ const hostName = is.formed(
 const hostAndPort = z.string().regex(/^[a-z0-9.[\]:-]+$/i);
 const atMostAMillion = is.count.max(1_000_000);
 
-const shape = is.described(
+const section = is.section(
   {
     host: z.string().min(1).default('0.0.0.0'),
     port: port.default(8080),
@@ -100,38 +104,29 @@ const shape = is.described(
 
 /** The section as it is written. Its origins are judged by `publicHosts`, its upstreams take its waits: also at a reload. */
 export const server = is
-  .section({ ...is.atRestart(shape), publicHosts: shape.publicHosts, ...waitShape })
-  .superRefine((server, context) => {
-    const {
-      port,
-      adminPort,
-      maxBodyBytes,
-      maxReplayBytes = maxBodyBytes,
-      maxHeldBytes = maxBodyBytes,
-    } = server;
-    const at = (key: string, reason: string, fix: string): void => is.refuse(context, { reason, fix }, [key]);
-    if (port === adminPort && port !== 0)
-      at('adminPort', 'is the data port', 'give the admin port its own number');
-    if (maxReplayBytes > maxBodyBytes)
-      at('maxReplayBytes', 'is above maxBodyBytes', 'lower it, or leave it out');
-    if (maxHeldBytes < maxBodyBytes)
-      at('maxHeldBytes', 'is below maxBodyBytes', 'raise it: one body of the largest size must fit');
-    const fault = waitFault(server, defaultWaits.maxWaitCeilingSeconds);
-    if (fault !== null) is.refuse(context, fault, ['maxWaitSeconds']);
-  });
+  .section({ ...is.atRestart(section.shape), publicHosts: section.shape.publicHosts, ...waitShape })
+  .superRefine(
+    is.rule((server, refuse) => {
+      const { port, adminPort, maxBodyBytes: body, maxReplayBytes = body, maxHeldBytes = body } = server;
+      if (port === adminPort && port !== 0)
+        refuse('is the data port', 'give the admin port its own number', 'adminPort');
+      if (maxReplayBytes > body)
+        refuse('is above maxBodyBytes', 'lower it, or leave it out', 'maxReplayBytes');
+      if (maxHeldBytes < body)
+        refuse('is below maxBodyBytes', 'raise it: one body of the largest size must fit', 'maxHeldBytes');
+      checkWait(server, defaultWaits.maxWaitCeilingSeconds, refuse);
+    }),
+  );
 
 export type ServerInput = z.output<typeof server>;
 
-/** The section as the server is run with it. `adminHost`: where the file has none. */
-export interface ServerSettings extends is.Frozen<ReturnType<typeof settleServer>> {}
-
 const mebibyte = 1_048_576;
 
+/** The section as the server is run with it. `adminHost`: where the file has none. */
 export function settleServer(written: ServerInput, adminHost: string) {
-  const keys = Object.keys(shape) as (keyof typeof shape)[];
   const { maxBodyBytes, drainSeconds, drainDelaySeconds } = written;
   return {
-    ...is.pick(written, keys),
+    ...written,
     adminHost: written.adminHost ?? adminHost,
     maxReplayBytes: written.maxReplayBytes ?? maxBodyBytes,
     maxHeldBytes: written.maxHeldBytes ?? Math.max(256 * mebibyte, 4 * maxBodyBytes),

@@ -34,19 +34,15 @@ function readSegments(pattern: string): readonly string[] | null {
   return segments.every((segment) => /^(?:\{\*?\}|[^{}]+)$/.test(segment)) ? segments : null;
 }
 
-/** Calls of a method (`null` = any) whose whole path has these segments (`null` = any path); `{*}` and `{}` as in a {@link Separator}. */
-export interface CallPattern {
-  readonly text: string;
-  readonly method: string | null;
-  readonly segments: readonly string[] | null;
-}
-
-function readCallPattern(text: string): CallPattern | null {
+function readCallPattern(text: string) {
   const [, method = null, path = null] = /^([A-Z]{1,16})?(?:(?:^| )(\/.*))?$/.exec(text) ?? [];
   const segments = path === null ? null : readSegments(path);
   const isOne = path === null ? method !== null : segments !== null;
   return isOne ? { text, method, segments } : null;
 }
+
+/** Calls of a method (`null` = any) whose whole path has these segments (`null` = any path); `{*}` and `{}` as in a {@link Separator}. */
+export interface CallPattern extends is.Frozen<NonNullable<ReturnType<typeof readCallPattern>>> {}
 
 /** The names of a JSON Pointer (RFC 6901), unescaped; `null`: it is none, or names the whole document. */
 function readPointer(text: string): readonly string[] | null {
@@ -54,6 +50,8 @@ function readPointer(text: string): readonly string[] | null {
   const names = text.slice(1).split('/');
   return names.map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'));
 }
+
+const headerName = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$/;
 
 /** The part of a call that distinguishes its quota from others of the upstream. */
 export type Separator =
@@ -71,35 +69,31 @@ interface NamingField {
   readonly name: string;
 }
 
-const headerName = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$/;
-
 /** Reads one word of `bucketBy`; `null`: none of the forms. */
 export function readSeparator(text: string): Separator | NamingField | 'credential' | 'host' | null {
   if (text === 'credential' || text === 'host') return text;
-  if (text === 'method') return { kind: 'method' };
+  if (text === 'method') return { kind: text };
   const [, kind, name = ''] = /^(path|header|answer|form|body):(.*)$/s.exec(text) ?? [];
   const [segments, pointer] = [readSegments(name), readPointer(name)];
   if (kind === 'path' && segments !== null) return { kind, segments };
   if (kind === 'body' && pointer !== null) return { kind, pointer };
   if (kind === 'form' && /^[^\s&=]{1,100}$/.test(name)) return { kind, name };
-  if ((kind === 'header' || kind === 'answer') && headerName.test(name))
-    return { kind, name: name.toLowerCase() };
-  return null;
+  const isNamed = (kind === 'header' || kind === 'answer') && headerName.test(name);
+  return isNamed ? { kind, name: name.toLowerCase() } : null;
 }
 
-/** A JSON Pointer, or the source of a regular expression whose one group is the time; case does not matter. */
-type WaitText =
-  | { readonly kind: 'member'; readonly pointer: readonly string[] }
-  | { readonly kind: 'sentence'; readonly pattern: string };
-
-/** Reads `body` of `waitIn`; `null`: it is neither a JSON Pointer nor a pattern with one group. */
-function readWaitText(text: string): WaitText | null {
+/**
+ * Reads `body` of `waitIn`: a JSON Pointer, or the source of a regular expression whose one group is the time (case does not matter);
+ * `null`: neither.
+ */
+function readWaitText(text: string) {
   const pointer = readPointer(text);
-  if (pointer !== null) return { kind: 'member', pointer };
+  if (pointer !== null) return { kind: 'member', pointer } as const;
   if (text.startsWith('/') || text.length > 256) return null;
   try {
     // A pattern that may also be empty matches the empty text, and shows its groups.
-    return new RegExp(`${text}|`, 'i').exec('')?.length === 2 ? { kind: 'sentence', pattern: text } : null;
+    const isOne = new RegExp(`${text}|`, 'i').exec('')?.length === 2;
+    return isOne ? ({ kind: 'sentence', pattern: text } as const) : null;
   } catch {
     return null;
   }
@@ -113,21 +107,19 @@ const callPattern = is.readText(
 );
 
 const window = is.section(
-  is.described(
-    {
-      requests: is.count,
-      seconds: is.seconds.min(1),
-      kind: z.enum(['rolling', 'fixed', 'leaky']).default('rolling'),
-      calls: z.union([callPattern.transform((one) => [one]), z.array(callPattern).min(1)]).optional(),
-    },
-    {
-      requests: 'Calls that one window takes.',
-      seconds: 'Length of the window, from 1 s to a day.',
-      kind: 'rolling: every window of this length; fixed: windows aligned to the clock (UTC); leaky: the window’s calls at once, then they drain evenly.',
-      calls:
-        'Calls that alone count in the window, and in no other: a method, a path or both, or a list of them. {}: any segment; {*}: any, each value with a quota of its own. Of several that match the first counts. Default: calls that no other window names.',
-    },
-  ),
+  {
+    requests: is.count,
+    seconds: is.seconds.min(1),
+    kind: z.enum(['rolling', 'fixed', 'leaky']).default('rolling'),
+    calls: z.union([callPattern.transform((one) => [one]), z.array(callPattern).min(1)]).optional(),
+  },
+  {
+    requests: 'Calls that one window takes.',
+    seconds: 'Length of the window, from 1 s to a day.',
+    kind: 'rolling: every window of this length; fixed: windows aligned to the clock (UTC); leaky: the window’s calls at once, then they drain evenly.',
+    calls:
+      'Calls that alone count in the window, and in no other: a method, a path or both, or a list of them. {}: any segment; {*}: any, each value with a quota of its own. Of several that match the first counts. Default: calls that no other window names.',
+  },
 );
 
 type WrittenWindow = z.output<typeof window>;
@@ -165,32 +157,30 @@ const timed = (unstated: TimeUnit) =>
   ]);
 
 const fields = is.section(
-  is.described(
-    {
-      limit: counted,
-      used: counted,
-      remaining: counted,
-      reset: is.orNull(
-        timed('inferred').describe(
-          'Field with the end of the window, or the time until then; as: its unit. Default: told from the value.',
-        ),
+  {
+    limit: counted,
+    used: counted,
+    remaining: counted,
+    reset: is.orNull(
+      timed('inferred').describe(
+        'Field with the end of the window, or the time until then; as: its unit. Default: told from the value.',
       ),
-      window: is.orNull(
-        z.union([
-          is.seconds.min(1).transform((long) => long * 1000),
-          timed('seconds').describe('Field with the length of the window.'),
-        ]),
-      ),
-      rate: counted,
-    },
-    {
-      limit: 'Field with the calls of a window. Default: what windows states.',
-      used: 'Field with the calls that are used.',
-      remaining: 'Field with the calls that are left.',
-      window: 'Which of windows the fields tell of, in seconds, or a field with its length.',
-      rate: 'Field with the calls per second instead of a limit.',
-    },
-  ),
+    ),
+    window: is.orNull(
+      z.union([
+        is.seconds.min(1).transform((long) => long * 1000),
+        timed('seconds').describe('Field with the length of the window.'),
+      ]),
+    ),
+    rate: counted,
+  },
+  {
+    limit: 'Field with the calls of a window. Default: what windows states.',
+    used: 'Field with the calls that are used.',
+    remaining: 'Field with the calls that are left.',
+    window: 'Which of windows the fields tell of, in seconds, or a field with its length.',
+    rate: 'Field with the calls per second instead of a limit.',
+  },
 );
 
 /** Fields that report one quota; `null` = not reported. `window`: milliseconds, or the field with it; `rate`: calls per second. */
@@ -206,9 +196,9 @@ const bodyText = is
   )
   .toLowerCase();
 
-const conditionShape = is.described(
+const conditionParts = is.section(
   {
-    status: z.union([status, z.array(status).min(1)]),
+    status: z.union([status.transform((one) => [one]), z.array(status).min(1)]),
     field: is.orNull(fieldName),
     equals: is.orNull(z.string()),
     body: z.union([bodyText.transform((text) => [text]), z.array(bodyText).min(1).max(8)]).default([]),
@@ -221,40 +211,35 @@ const conditionShape = is.described(
   },
 );
 
-type WrittenCondition = z.output<z.ZodObject<typeof conditionShape>>;
-
-function checkCondition({ status, field, equals, body }: WrittenCondition, context: is.RuleContext): void {
+const checkCondition = is.rule<z.output<typeof conditionParts>>(({ status, field, equals, body }, refuse) => {
   if (equals !== null && field === null)
-    is.refuse(context, { reason: 'belongs to no field', fix: 'name the field that has this value' }, [
-      'equals',
-    ]);
-  else if (field === null && body.length === 0 && [status].flat().some((one) => one < 400))
-    is.refuse(context, { reason: 'holds for every response of a success', fix: 'add field or body to it' });
-}
+    refuse('belongs to no field', 'name the field that has this value', 'equals');
+  else if (field === null && body.length === 0 && status.some((one) => one < 400))
+    refuse('holds for every response of a success', 'add field or body to it');
+});
 
-const condition = is
-  .section(conditionShape)
+const condition = conditionParts
   .superRefine(checkCondition)
-  .transform(({ status, ...parts }) => ({ statuses: [status].flat(), ...parts }));
+  .transform(({ status: statuses, ...parts }) => ({ statuses, ...parts }));
 
 const refusalCondition = is
-  .section({
-    ...conditionShape,
-    ...is.described(
-      { waitSeconds: is.seconds.optional(), scope: z.enum(['call', 'bucket', 'credential']).optional() },
-      {
-        waitSeconds: 'Wait where the response names none.',
-        scope:
-          'Which calls must not be sent meanwhile: this one alone, those of its bucket, or all with its credential. Default: bucket in throttledBy, credential in permanentBy.',
-      },
-    ),
-  })
+  .section(
+    {
+      ...conditionParts.shape,
+      waitSeconds: is.seconds.optional(),
+      scope: z.enum(['call', 'bucket', 'credential']).exactOptional(),
+    },
+    {
+      waitSeconds: 'Wait where the response names none.',
+      scope:
+        'Which calls must not be sent meanwhile: this one alone, those of its bucket, or all with its credential. Default: bucket in throttledBy, credential in permanentBy.',
+    },
+  )
   .superRefine(checkCondition)
-  .transform(({ status, waitSeconds, scope, ...parts }) => ({
-    statuses: [status].flat(),
+  .transform(({ status: statuses, waitSeconds, ...parts }) => ({
+    statuses,
     ...parts,
-    waitMs: waitSeconds === undefined ? null : waitSeconds * 1000,
-    ...(scope === undefined ? {} : { scope }),
+    waitMs: is.msOf(waitSeconds),
   }));
 
 /** A response that means something beside its status. All parts must hold; `null` = anything will do. */
@@ -263,36 +248,40 @@ export interface ResponseCondition extends is.Frozen<z.output<typeof condition>>
 export interface RefusalCondition extends is.Frozen<z.output<typeof refusalCondition>> {}
 
 const waitPlace = is
-  .section({
-    field: fieldName.optional().describe('Field with the wait.'),
-    member,
-    body: is
-      .readText(
-        {
-          reason: 'is neither a JSON Pointer nor a pattern with one group',
-          fix: 'write /parameters/retry_after, or a pattern such as "try again in (\\d+) s"',
-        },
-        readWaitText,
-      )
-      .optional()
-      .describe('JSON Pointer to the wait in the body, or a pattern whose one group it is.'),
-    as: unit.transform((as): TimeUnit => as ?? 'inferred'),
-  })
-  .superRefine(({ field, member, body }, context) => {
-    if ((field === undefined) === (body === undefined))
-      is.refuse(context, { reason: 'names not one place', fix: 'give it either field or body' });
-    else if (field === undefined && member !== null) {
-      const fix = 'name it in the pointer or pattern of body';
-      is.refuse(context, { reason: 'belongs to no field', fix }, ['member']);
-    }
-  })
-  .transform(({ field: name = '', member, body, as }): WaitPlace =>
-    body === undefined ? { kind: 'field', field: { name, member, as } } : { ...body, as },
+  .section(
+    {
+      field: fieldName.optional(),
+      member,
+      body: is
+        .readText(
+          {
+            reason: 'is neither a JSON Pointer nor a pattern with one group',
+            fix: 'write /parameters/retry_after, or a pattern such as "try again in (\\d+) s"',
+          },
+          readWaitText,
+        )
+        .optional(),
+      as: unit.transform((as): TimeUnit => as ?? 'inferred'),
+    },
+    {
+      field: 'Field with the wait.',
+      body: 'JSON Pointer to the wait in the body, or a pattern whose one group it is.',
+    },
+  )
+  .superRefine(
+    is.rule(({ field, member, body }, refuse) => {
+      if ((field === undefined) === (body === undefined))
+        refuse('names not one place', 'give it either field or body');
+      else if (field === undefined && member !== null)
+        refuse('belongs to no field', 'name it in the pointer or pattern of body', 'member');
+    }),
+  )
+  .transform(({ field: name = '', member, body, as }) =>
+    body === undefined ? { kind: 'field' as const, field: { name, member, as } } : { ...body, as },
   );
 
 /** Where a refusal states its wait. */
-export type WaitPlace =
-  { readonly kind: 'field'; readonly field: TimeField } | (WaitText & { readonly as: TimeUnit });
+export type WaitPlace = is.Frozen<z.output<typeof waitPlace>>;
 
 const bucketPart = is.readText(
   {
@@ -302,7 +291,7 @@ const bucketPart = is.readText(
   readSeparator,
 );
 
-const dialectShape = is.described(
+const dialect = is.section(
   {
     windows: z.array(window).min(1).max(200).optional(),
     fields: z.union([fields, z.array(fields).min(1)]).optional(),
@@ -331,37 +320,42 @@ const dialectShape = is.described(
   },
 );
 
-type DialectParts = z.output<z.ZodObject<typeof dialectShape>>;
+type DialectParts = z.output<typeof dialect>;
 
-function checkParts({ windows = [], bucketBy }: DialectParts, context: is.RuleContext): void {
-  for (const alike of byCalls(windows).values()) checkWindows(alike, windows, context);
-  if (bucketBy === undefined) return;
-  checkBucketBy(bucketBy, context);
-  if (bucketBy.filter((one) => typeof one === 'object' && one.kind === 'answer').length > 1) {
-    const fix = 'keep the one that has another value for each quota';
-    is.refuse(context, { reason: 'has several fields of responses', fix }, ['bucketBy']);
-  }
+/** Windows by the calls that count in them; those of calls that no other window names by the empty text. */
+const byCalls = <W extends Pick<WrittenWindow, 'calls'>>(
+  windows: readonly W[] = [],
+): ReadonlyMap<string, W[]> =>
+  Map.groupBy(windows, ({ calls = [] }) => calls.map(({ text }) => text).join('\n'));
+
+/** Refuses buckets that credentials would share. */
+export function checkBucketBy(bucketBy: readonly unknown[] | undefined, refuse: is.Refuse): void {
+  if (bucketBy?.includes('credential') === false)
+    refuse('leaves credential out', 'add credential: two credentials never share a quota', 'bucketBy');
 }
 
-/** Windows that hold at once, by the calls that they count; `''` = those that no other window names. */
-const byCalls = (windows: readonly WrittenWindow[]): ReadonlyMap<string, readonly WrittenWindow[]> =>
-  Map.groupBy(windows, ({ calls = [] }) => calls.map(({ text }) => text).join(', '));
-
-/** Refuses windows of the same calls for which there are no meters. */
-function checkWindows(
-  alike: readonly WrittenWindow[],
-  all: readonly WrittenWindow[],
-  context: is.RuleContext,
-) {
-  alike.forEach((window, index) => {
-    if (alike.findIndex(({ seconds }) => seconds === window.seconds) === index) return;
+/** Refuses windows of the same calls for which there are no meters, and parts of `bucketBy` that name no quota. */
+function checkParts({ windows = [], bucketBy }: DialectParts, refuse: is.Refuse): void {
+  for (const alike of byCalls(windows).values()) {
     const fix = 'keep the smaller one: both count the same calls';
-    is.refuse(context, { reason: 'is as long as another window', fix }, ['windows', all.indexOf(window)]);
-  });
-  if (alike.filter(({ seconds }) => seconds < daySeconds).length > 3) {
-    const fix = 'keep the three that hold calls most, and one of a day';
-    is.refuse(context, { reason: 'has more than three windows below a day', fix }, ['windows']);
+    for (const [index, window] of alike.entries())
+      if (alike.findIndex(({ seconds }) => seconds === window.seconds) !== index)
+        refuse('is as long as another window', fix, 'windows', windows.indexOf(window));
+    if (alike.filter(({ seconds }) => seconds < daySeconds).length > 3)
+      refuse(
+        'has more than three windows below a day',
+        'keep the three that hold calls most, and one of a day',
+        'windows',
+      );
   }
+  checkBucketBy(bucketBy, refuse);
+  const answers = bucketBy?.filter((one) => typeof one === 'object' && one.kind === 'answer') ?? [];
+  if (answers.length > 1)
+    refuse(
+      'has several fields of responses',
+      'keep the one that has another value for each quota',
+      'bucketBy',
+    );
 }
 
 /** Parts that any kind of upstream may have: they say what refusals mean, beside what is known of the kind. */
@@ -371,24 +365,28 @@ export const refusalParts: readonly string[] = ['throttledBy', 'permanentBy', 'w
  * Refuses fields that are meant to pace calls and tell no limit: what is left of an unknown whole says nothing of how fast it comes back.
  * A reset alone is of use where the upstream refuses.
  */
-function checkPace({ windows = [], fields = [] }: DialectParts, context: is.RuleContext): void {
+function checkPace({ windows = [], fields = [] }: DialectParts, refuse: is.Refuse): void {
   if (windows.some(({ calls }) => calls === undefined)) return;
+  const fix = 'add limit, rate or used, or describe windows; without any of them only refusals are obeyed';
   [fields].flat().forEach(({ limit, used, remaining, rate }, index) => {
     const hasLimit = limit !== null || rate !== null || (used !== null && remaining !== null);
-    if (hasLimit || (used === null && remaining === null)) return;
-    const fix = 'add limit, rate or used, or describe windows; without any of them only refusals are obeyed';
-    const path = Array.isArray(fields) ? ['fields', index] : ['fields'];
-    is.refuse(context, { reason: 'tells no limit, so that no call can be paced by it', fix }, path);
+    if (!hasLimit && (used !== null || remaining !== null))
+      refuse(
+        'tells no limit, so that no call can be paced by it',
+        fix,
+        'fields',
+        ...(Array.isArray(fields) ? [index] : []),
+      );
   });
 }
 
 const parts = is
   .section({
     preset: z.enum(presetNames).optional().describe('Preset that these parts replace parts of.'),
-    ...dialectShape,
+    ...dialect.shape,
   })
-  .superRefine(checkParts)
-  .superRefine((written, context) => checkPace(partsOf(written), context));
+  .superRefine(is.rule(checkParts))
+  .superRefine(is.rule((written, refuse) => checkPace(partsOf(written), refuse)));
 
 /** A preset’s name, or the parts of a dialect. */
 export const speaks = z
@@ -397,45 +395,32 @@ export const speaks = z
     'The dialect of a generic upstream: a preset’s name, or its parts, all optional. Of other kinds what some refusals mean: throttledBy, permanentBy, waitIn, hintlessSeconds.',
   );
 
-/** Refuses buckets that credentials would share. */
-export function checkBucketBy(bucketBy: readonly unknown[], context: is.RuleContext): void {
-  if (bucketBy.includes('credential')) return;
-  const fix = 'add credential: two credentials never share a quota';
-  is.refuse(context, { reason: 'leaves credential out', fix }, ['bucketBy']);
-}
-
 /** Parts of a dialect that have been read. */
 type SpeaksParts = z.output<typeof parts>;
 /** What may stand in the file. */
 export type SpeaksInput = z.input<typeof parts>;
 
 /** A file of `presets/`. An operator could write its dialect, and both are held to the same rules. */
-const presetSchema = is.section({
+const preset = is.section({
   title: z.string(),
   source: z.url().describe('Page of the provider’s documentation from which the dialect is taken.'),
   counts: z.string().describe('What the API counts, in a sentence.'),
   missing: z.string().nullable().describe('Limits that no dialect can describe; null: none is known.'),
-  speaks: is.section(dialectShape).superRefine(checkParts).superRefine(checkPace),
+  speaks: dialect.superRefine(is.rule(checkParts)).superRefine(is.rule(checkPace)),
 });
 
-/** What is known of an API, and its dialect with the defaults. */
-type Preset = z.output<typeof presetSchema>;
-
 /** Reads the text of a preset; `path` only names it in messages. @throws ConfigError */
-export const readPreset = (text: string, path: string): Preset =>
-  checkText(presetSchema, text, { path, env: {} });
+export const readPreset = (text: string, path: string): z.output<typeof preset> =>
+  checkText(preset, text, { path, env: {} });
 
-const presetsRead = new Map<string, Preset>();
+const presetsRead = new Map<string, ReturnType<typeof readPreset>>();
 
-/** The preset of a name, whose file is read once. @throws ConfigError */
-export function presetOf(name: string): Preset {
-  let preset = presetsRead.get(name);
-  if (preset === undefined) {
-    const path = presetPath(name);
-    preset = readPreset(readFileSync(path, 'utf8'), path);
-    presetsRead.set(name, preset);
-  }
-  return preset;
+/** What is known of an API, and its dialect; the file of a preset is read once. @throws ConfigError */
+export function presetOf(name: string): ReturnType<typeof readPreset> {
+  const path = presetPath(name);
+  const read = presetsRead.get(name) ?? readPreset(readFileSync(path, 'utf8'), path);
+  presetsRead.set(name, read);
+  return read;
 }
 
 /**
@@ -446,28 +431,25 @@ function partsOf(speaks: string | SpeaksParts): SpeaksParts {
   if (typeof speaks === 'string') return presetOf(speaks).speaks;
   if (speaks.preset === undefined) return speaks;
   const preset = presetOf(speaks.preset).speaks;
-  const stated = Object.entries(speaks).filter(([, value]) => value !== undefined);
-  const own = byCalls(speaks.windows ?? []);
-  const others = [...byCalls(preset.windows ?? [])].filter(([calls]) => !own.has(calls));
+  const own = byCalls(speaks.windows);
+  const others = [...byCalls(preset.windows)].filter(([calls]) => !own.has(calls));
   const windows = [...(speaks.windows ?? []), ...others.flatMap(([, alike]) => alike)];
-  return { ...preset, ...Object.fromEntries(stated), windows };
+  return { ...preset, ...is.stated(speaks), windows };
 }
 
-/** A dialect, and the keys of an upstream that it gives defaults for; `null`: not stated. */
-export type BuiltDialect = ReturnType<typeof buildDialect>;
 /** How an upstream of kind generic counts, reports and refuses. */
-export interface Dialect extends is.Frozen<BuiltDialect['dialect']> {}
+export interface Dialect extends is.Frozen<ReturnType<typeof buildDialect>['dialect']> {}
 
-/** The dialect of what may stand in a file. @throws ConfigError, ZodError */
-export const dialectOf = (written: string | SpeaksInput): BuiltDialect => buildDialect(speaks.parse(written));
-
-/** The dialect as responses are read with it. @throws ConfigError as `partsOf` */
+/**
+ * The dialect as responses are read with it, and the keys of an upstream that it gives defaults for; `null`: not stated.
+ * @throws ConfigError as `partsOf`
+ */
 export function buildDialect(speaks: string | SpeaksParts) {
   const parts = partsOf(speaks);
-  const { throttledBy = [], permanentBy = [], waitIn = [], bucketBy = null } = parts;
+  const { throttledBy = [], permanentBy = [], waitIn = [], bucketBy } = parts;
   const expiredBy: readonly ResponseCondition[] = parts.expiredBy ?? [unauthorized];
   const separators = (bucketBy ?? []).filter((one) => typeof one === 'object');
-  const { '': ofOthers = [], ...ofCalls } = Object.fromEntries(byCalls(parts.windows ?? []));
+  const { '': ofOthers = [], ...ofCalls } = Object.fromEntries(byCalls(parts.windows));
   const isWaitInBody = waitIn.some(({ kind }) => kind !== 'field');
   const reading = [
     ...throttledBy.filter(({ body }) => isWaitInBody || body.length > 0),
@@ -492,11 +474,11 @@ export function buildDialect(speaks: string | SpeaksParts) {
       separators: separators.filter((one) => one.kind !== 'answer'),
       /** Field of responses that names the quota of their call; `null` = they do not. */
       namedIn: separators.find((one) => one.kind === 'answer')?.name ?? null,
-      penaltyMs: parts.penaltySeconds === undefined ? null : parts.penaltySeconds * 1000,
+      penaltyMs: is.msOf(parts.penaltySeconds),
       /** Places beside the usual ones; they go before those. */
       waitIn,
       /** Wait after a refusal that names none; `null`: a growing back-off. */
-      hintlessMs: parts.hintlessSeconds === undefined ? null : parts.hintlessSeconds * 1000,
+      hintlessMs: is.msOf(parts.hintlessSeconds),
       /** Statuses below 400 whose bodies a condition or a wait reads. */
       bodyStatuses: reading.flatMap(({ statuses }) => statuses.filter((status) => status < 400)),
     },
@@ -507,8 +489,14 @@ export function buildDialect(speaks: string | SpeaksParts) {
 
 const unauthorized: ResponseCondition = { statuses: [401], field: null, equals: null, body: [] };
 
-/** Which meter counts a window. */
-type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
+/** Which meter counts each of the windows below a day, from their lengths, the shortest first. */
+function metersFor(lengths: readonly number[]) {
+  if (lengths.length > 2) return ['requests_burst', 'requests', 'requests_hour'] as const;
+  if (lengths.length < 2) return ['requests'] as const;
+  return (lengths[1] ?? 0) >= hourlySeconds
+    ? (['requests', 'requests_hour'] as const)
+    : (['requests_burst', 'requests'] as const);
+}
 
 /** Each window with its meter. The longest of a day is the day's; there is one meter for each of three shorter ones. */
 export function buildWindows(windows: readonly Omit<WrittenWindow, 'calls'>[]) {
@@ -523,9 +511,3 @@ export function buildWindows(windows: readonly Omit<WrittenWindow, 'calls'>[]) {
 }
 
 export type DialectWindow = Dialect['windows'][number];
-
-function metersFor(lengths: readonly number[]): WindowMeter[] {
-  if (lengths.length > 2) return ['requests_burst', 'requests', 'requests_hour'];
-  if (lengths.length < 2) return ['requests'];
-  return (lengths[1] ?? 0) >= hourlySeconds ? ['requests', 'requests_hour'] : ['requests_burst', 'requests'];
-}

@@ -4,23 +4,37 @@
  * protection off: CVE-2026-12590); no message shows the value it refuses.
  */
 import { z } from 'zod';
-import { isPlaceholder } from './names.ts';
-import type { Fault, Path } from './problem.ts';
 
-/** What zod gives to a rule, to report mistakes with. */
-export type RuleContext = z.core.$RefinementCtx;
+/** Keys from the root of the file to the value at fault; list positions are numbers. */
+export type Path = readonly (string | number)[];
 
-/** Refuses a value in our own words; `check-text.ts` reads `fix` back. `path`: from the value that is judged to the one at fault. */
-export function refuse(context: RuleContext, { reason, fix }: Fault, path: Path = []): void {
-  context.addIssue({ code: 'custom', message: reason, params: { fix }, path: [...path] });
+/** What is wrong with a value, and what to write instead. */
+export interface Fault {
+  /** A clause without a full stop. */
+  readonly reason: string;
+  readonly fix: string;
 }
+
+/** Refuses a value: why, what to write instead, and where it is, from the value that is judged. */
+export type Refuse = (reason: string, fix: string, ...path: Path) => void;
+
+/** A rule for `superRefine`, which refuses in our own words; `check-text.ts` reads `fix` back. */
+export const rule =
+  <T>(judge: (value: T, refuse: Refuse) => void) =>
+  (value: T, context: z.core.$RefinementCtx): void =>
+    judge(value, (message, fix, ...path) =>
+      context.addIssue({ code: 'custom', message, params: { fix }, path: [...path] }),
+    );
 
 /** A text that is refused for a reason. `reasonOf`: why it cannot be used, or `null`; a reason that has a fix of its own brings it. */
 export const text = (fix: string, reasonOf: (text: string) => string | Fault | null) =>
-  z.string().superRefine((value, context) => {
-    const reason = reasonOf(value);
-    if (reason !== null) refuse(context, typeof reason === 'string' ? { reason, fix } : reason);
-  });
+  z.string().superRefine(
+    rule((value, refuse) => {
+      const reason = reasonOf(value);
+      if (typeof reason === 'string') refuse(reason, fix);
+      else if (reason !== null) refuse(reason.reason, reason.fix);
+    }),
+  );
 
 /** A text of one form. */
 export const formed = (form: RegExp, reason: string, fix: string) =>
@@ -31,28 +45,28 @@ export const readText = <T>(fault: Fault, read: (text: string) => T | Fault | nu
   z.string().transform((written, context): T => {
     const value = read(written) ?? fault;
     if (typeof value !== 'object' || !('reason' in value)) return value as T;
-    refuse(context, value);
+    rule<Fault>(({ reason, fix }, refuse) => refuse(reason, fix))(value, context);
     return z.NEVER;
   });
 
 type Shape = Readonly<Record<string, z.ZodType>>;
 
-/** Keys with their descriptions, which the JSON Schema and the reference publish. */
-export const described = <S extends Shape>(shape: S, words: { readonly [Key in keyof S]?: string }): S =>
-  mapped(shape, (schema, key) => (words[key] === undefined ? schema : schema.describe(words[key])));
+/**
+ * An object that knows its keys, with the words that the JSON Schema and the reference publish of them. The message about an unknown key
+ * is the list of them, which `check-text.ts` words.
+ */
+export const section = <S extends Shape>(shape: S, words: { readonly [Key in keyof S]?: string } = {}) =>
+  z.strictObject(
+    mapped(shape, (schema, key) => (words[key] === undefined ? schema : schema.describe(words[key]))),
+    { error: ({ code }) => (code === 'unrecognized_keys' ? Object.keys(shape).join(', ') : undefined) },
+  );
 
-/** Marks keys whose new value takes effect at the next start only; `restartKeys` of `schema.ts` reads the mark. */
+/** Marks keys whose new value takes effect at the next start only; `restartKeys` of `settings.ts` reads the mark. */
 export const atRestart = <S extends Shape>(shape: S): S =>
   mapped(shape, (schema) => schema.meta({ restart: true }));
 
 const mapped = <S extends Shape>(shape: S, change: (schema: z.ZodType, key: keyof S) => z.ZodType): S =>
   Object.fromEntries(Object.entries(shape).map(([key, schema]) => [key, change(schema, key)])) as S;
-
-/** An object that knows its keys; the message about an unknown key is the list of them, which `check-text.ts` words. */
-export const section = <S extends Shape>(shape: S) =>
-  z.strictObject(shape, {
-    error: (issue) => (issue.code === 'unrecognized_keys' ? Object.keys(shape).join(', ') : undefined),
-  });
 
 const noName = { reason: 'is a word of JavaScript that cannot name anything', fix: 'use another name' };
 
@@ -61,7 +75,7 @@ export const named = <Value extends z.ZodType>(value: Value, fault: Fault = noNa
   z.preprocess(
     (written, context) => {
       if (typeof written === 'object' && written !== null && Object.hasOwn(written, '__proto__'))
-        refuse(context, fault, ['__proto__']);
+        rule((_, refuse) => refuse(fault.reason, fault.fix, '__proto__'))(written, context);
       return written;
     },
     z.record(z.string(), value),
@@ -82,6 +96,19 @@ export const filePath = z.string().min(1);
 /** A number, or the word that says there is none: `null`. */
 export const countOrNone = z.union([count, z.literal('none').transform(() => null)]);
 
+const placeholderSign = /…|^\.{3,}$|^x{3,}$|^\*+$|^<.*>$/i;
+const placeholderWord =
+  /^(change[-_ ]?(me|it|this)|replace[-_ ]?(me|this)|your[-_ ]|todo\b|fixme\b|placeholder)/i;
+
+/** True for texts that stand in documentation where a secret belongs. */
+export function isPlaceholder(text: string): boolean {
+  const bare = text
+    .trim()
+    .replace(/^(bearer|basic)(\s+|$)/i, '')
+    .replace(/^sha256:/i, '');
+  return bare === '' || placeholderSign.test(bare) || placeholderWord.test(bare);
+}
+
 /** What is wrong with a value that must be kept from others: never printed, never empty, never a text copied from documentation. */
 export function secretFault(text: string): Fault | null {
   if (text.trim() === '')
@@ -100,12 +127,49 @@ export const secretLike = (form: RegExp, reason: string) =>
     (text) => secretFault(text) ?? (form.test(text) ? null : reason),
   );
 
+/** Why a text cannot be sent as a field value (Node refuses such values by throwing at send time). */
+export function fieldValueFault(value: string): string | null {
+  if (/[\r\n]/.test(value)) return 'holds a line break';
+  if (/\p{Cc}/u.test(value)) return 'holds a control character';
+  if (/[^ -\u00ff]/.test(value)) return 'holds a character that HTTP fields cannot carry';
+  return value.trim() === value ? null : 'starts or ends with a blank';
+}
+
+/** Why a workspace id cannot be used: it has 1 to 128 printable characters, no blank at either end. */
+export function workspaceIdFault(id: string): string | null {
+  if (id === '') return 'is empty';
+  if (id.length > 128) return 'is longer than 128 characters';
+  // The one name that an object cannot have as a key of its own like any other: such a workspace would vanish on its way.
+  if (id === '__proto__') return noName.reason;
+  if (/[\p{C}\p{Zl}\p{Zp}]/u.test(id)) return 'holds a character that cannot be printed';
+  return id.trim() === id ? null : 'starts or ends with a blank';
+}
+
+/** Milliseconds since the epoch of `2027-01-01`, or of a date and time with `Z` or an offset; `null` for anything else. */
+export function readInstant(text: string): number | null {
+  const [, day] =
+    /^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:\d{2}))?$/i.exec(text) ??
+    [];
+  const instant = Date.parse(text.replace(' ', 'T'));
+  // `Date.parse` reads 31 February as 3 March.
+  return day === undefined || Number.isNaN(instant) || !z.iso.date().safeParse(day).success ? null : instant;
+}
+
+/** Milliseconds of seconds; `null` = none are stated. */
+export const msOf = (seconds: number | undefined): number | null =>
+  seconds === undefined ? null : seconds * 1000;
+
+/** The keys that are stated. */
+export const stated = <T extends object>(of: T): Partial<T> =>
+  Object.fromEntries(Object.entries(of).filter(([, value]) => value !== undefined)) as Partial<T>;
+
 /** Those of the keys that `from` states. */
 export const pick = <From extends object, Key extends keyof From>(from: From, keys: readonly Key[]) =>
-  Object.fromEntries(keys.filter((key) => from[key] !== undefined).map((key) => [key, from[key]])) as Pick<
-    From,
-    Key
-  >;
+  stated(Object.fromEntries(keys.map((key) => [key, from[key]]))) as Pick<From, Key>;
+
+/** All but these keys. */
+export const omit = <From extends object, Key extends keyof From>(from: From, keys: readonly Key[]) =>
+  Object.fromEntries(Object.entries(from).filter(([key]) => !keys.includes(key as Key))) as Omit<From, Key>;
 
 /** Settings as everybody sees them: nothing of them changes. */
 export type Frozen<T> =

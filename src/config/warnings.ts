@@ -3,21 +3,43 @@
  * terminal, with names of the file; refuses nothing. Logs may not hold workspace ids: they get the number of workspaces for
  * which {@link hasNoValidKey} is true, and none of these words.
  */
-import { labelKeyWeakness } from './names.ts';
-import type { CredentialSource, Settings, UpstreamSettings, WorkspaceSettings } from './settings.ts';
-import { isOpen } from './origins.ts';
+import { hostOwners } from './origins.ts';
+import type { Settings, UpstreamCredential, WorkspaceSettings } from './settings.ts';
+
+/** Every credential of the file, with its upstream and the words that say whose it is. */
+export const credentialsOf = ({ upstreams, workspaces }: Settings) =>
+  [
+    ...[...upstreams.values()].map(({ name, credential }) => [name, `upstream ${name}`, credential] as const),
+    ...[...workspaces.values()].flatMap(({ id, credentials }) =>
+      [...credentials].map(([name, own]) => [name, `workspace ${id}, upstream ${name}`, own] as const),
+    ),
+  ].flatMap(([upstream, whose, credential]) =>
+    credential === null ? [] : [{ upstream, whose, credential }],
+  );
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function configurationWarnings(settings: Settings, now: number): string[] {
   const { privacy, upstreams, workspaces } = settings;
+  const credentials = credentialsOf(settings);
+  const open = [...upstreams.values()]
+    .filter(({ name }) => credentials.some(({ upstream }) => upstream === name))
+    .flatMap(({ name, origins }) => origins.map((pattern) => ({ name, pattern })))
+    .filter(({ pattern }) => hostOwners(pattern) === 'owner');
   return [
     ...(privacy.labelKeyGenerated
       ? ['privacy.labelKey is not set: workspace labels change with every start']
       : ofLabelKey(settings)),
     ...(workspaces.size === 0 ? ['workspaces is empty: nobody can call'] : []),
     ...[...workspaces.values()].flatMap((workspace) => ofKeys(workspace, now)),
-    ...schemeless(settings),
-    ...[...upstreams.values()].flatMap((upstream) => ofWildcards(upstream, settings)),
+    ...credentials
+      .filter(({ credential }) => namesNoScheme(credential))
+      .map(
+        ({ whose }) => `${whose}: the authorization value names no scheme; most upstreams want "Bearer …"`,
+      ),
+    ...open.map(
+      ({ name, pattern: { host } }) =>
+        `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
+    ),
   ];
 }
 
@@ -30,48 +52,41 @@ export function ofLabelKey({ privacy }: Pick<Settings, 'privacy'>): string[] {
   ];
 }
 
-/** True when no key can call with a workspace, at `now`. */
-export const hasNoValidKey = ({ keys }: WorkspaceSettings, now: number): boolean =>
-  expiredOf(keys, now) === keys.length;
+/** Words of documentation and of people. */
+const plainWord = /label|secret|sluice|example|laptop|password|changeme|default|development|testing/i;
+/** Letters of one case throughout, and at most a number behind them: random texts have digits or both cases in between. */
+const onlyWords = /^(?:[^0-9A-Z]+|[^0-9a-z]+)\d{0,8}$/;
 
-const expiredOf = (keys: WorkspaceSettings['keys'], now: number): number =>
+/**
+ * Why a label key is weak: whoever can guess it finds out from labels, and from Redis, who calls. `null` = nothing suggests that it is.
+ * A random text passes from 22 characters of base64 or 32 hexadecimal digits on (128 bits).
+ */
+export function labelKeyWeakness(key: string): string | null {
+  if (/^(.{8,})\1/s.test(key)) return 'repeats itself';
+  if (plainWord.test(key) || onlyWords.test(key)) return 'is made of words';
+  const counts = [...Map.groupBy(key, (character) => character).values()].map(({ length }) => length);
+  // If its characters were drawn by chance, as often as they stand in it: for random texts a little less than what they really hold.
+  const bits = counts.reduce((sum, count) => sum + count * Math.log2(key.length / count), 0);
+  return bits < 72 ? 'is too short or has too few different characters' : null;
+}
+
+const expiredOf = ({ keys }: WorkspaceSettings, now: number): number =>
   keys.filter(({ expiresAt }) => expiresAt !== null && expiresAt <= now).length;
 
-function ofKeys({ id, keys }: WorkspaceSettings, now: number): string[] {
+/** True when no key can call with a workspace, at `now`. */
+export const hasNoValidKey = (workspace: WorkspaceSettings, now: number): boolean =>
+  expiredOf(workspace, now) === workspace.keys.length;
+
+function ofKeys(workspace: WorkspaceSettings, now: number): string[] {
+  const { id, keys } = workspace;
   if (keys.length === 0) return [`workspace ${id} has no key: nobody can call with this workspace`];
-  const expired = expiredOf(keys, now);
-  if (expired === 0) return [];
+  const expired = expiredOf(workspace, now);
   const all = expired === keys.length ? ': nobody can call with this workspace' : '';
-  return [`workspace ${id}: ${expired} of ${keys.length} keys expired${all}`];
+  return expired === 0 ? [] : [`workspace ${id}: ${expired} of ${keys.length} keys expired${all}`];
 }
 
-/** Credentials that look like a bare token where most upstreams want a scheme before it. */
-const schemeless = ({ upstreams, workspaces }: Settings): string[] =>
-  [
-    ...[...upstreams.values()].map(({ name, credential }) => [`upstream ${name}`, credential] as const),
-    ...[...workspaces.values()].flatMap(({ id, credentials }) =>
-      [...credentials].map(([name, own]) => [`workspace ${id}, upstream ${name}`, own] as const),
-    ),
-  ].flatMap(([path, credential]) =>
-    credential?.field === 'authorization' && namesNoScheme(credential.source)
-      ? [`${path}: the authorization value names no scheme; most upstreams want "Bearer …"`]
-      : [],
-  );
-
-/** True when the value of the field begins with no scheme. The content of a credential's file is not known here, and passes. */
-const namesNoScheme = (source: CredentialSource): boolean =>
-  (source.kind === 'value' && !source.value.includes(' ')) ||
-  (source.kind === 'oauth' && !source.prefix.includes(' '));
-
-/** Wildcards with a credential whose hosts are whoever the owner of the domain lets have them. */
-function ofWildcards({ name, credential, origins }: UpstreamSettings, { workspaces }: Settings): string[] {
-  const open = origins.filter((pattern) => isOpen(pattern, 'owner'));
-  const isInjected = () =>
-    credential !== null || [...workspaces.values()].some(({ credentials }) => credentials.has(name));
-  return open.length === 0 || !isInjected()
-    ? []
-    : open.map(
-        ({ host }) =>
-          `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
-      );
-}
+/** True where a bare token stands and most upstreams want a scheme before it. The content of a file is not known here, and passes. */
+const namesNoScheme = ({ field, source }: UpstreamCredential): boolean =>
+  field === 'authorization' &&
+  ((source.kind === 'value' && !source.value.includes(' ')) ||
+    (source.kind === 'oauth' && !source.prefix.includes(' ')));

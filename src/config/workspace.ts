@@ -3,8 +3,6 @@ import { z } from 'zod';
 import { didYouMean } from '../nearest.policy.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
 import { defaultsOfKinds } from './defaults.ts';
-import { isPlaceholder, readInstant } from './names.ts';
-import type { Path } from './problem.ts';
 import { readSeparator, type Separator } from './speaks.ts';
 import type { UpstreamSettings } from './upstream.ts';
 import * as is from './values.ts';
@@ -14,7 +12,7 @@ const hashOfNothing = 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca4
 /** Digest of an API key, lower case. */
 const hash = is
   .text('make a key with "sluice keys create --workspace NAME" and copy the hash it prints', (text) => {
-    if (isPlaceholder(text)) return 'is a placeholder, not a hash';
+    if (is.isPlaceholder(text)) return 'is a placeholder, not a hash';
     if (text.trim().startsWith('slc_')) return 'is the key itself; only its hash belongs here';
     if (!/^sha256:[0-9a-f]{64}$/i.test(text)) return 'is not "sha256:" and 64 hexadecimal digits';
     return text.toLowerCase() === hashOfNothing ? 'is the hash of an empty key' : null;
@@ -25,7 +23,7 @@ const hash = is
 /** End of an API key, milliseconds since the epoch. */
 const expires = is.readText(
   { reason: 'is not a date', fix: 'write 2027-01-01T00:00:00Z or 2027-01-01' },
-  readInstant,
+  is.readInstant,
 );
 
 const ceiling = z.union([...is.countOrNone.options, is.named(is.countOrNone)]).optional();
@@ -48,61 +46,60 @@ const callsAre = z.enum(['normal', 'background']);
 const classWords =
   'background: calls leave only when no other call of their bucket can, but one a minute. Default: normal.';
 
-const key = is.section({
-  hash,
-  ...is.described(
-    {
-      id: is.orNull(z.string().regex(/^[A-Za-z0-9-]{1,64}$/)),
-      expires: is.orNull(expires),
-      class: is.orNull(callsAre),
-    },
-    {
-      id: 'Id of the key, the middle part of slc_<id>_…: shown by `sluice labels` and `sluice keys list`.',
-      expires: 'Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).',
-      class: classWords,
-    },
-  ),
-});
+const key = is.section(
+  {
+    hash,
+    id: is.orNull(z.string().regex(/^[A-Za-z0-9-]{1,64}$/)),
+    expires: is.orNull(expires),
+    class: is.orNull(callsAre),
+  },
+  {
+    id: 'Id of the key, the middle part of slc_<id>_…: shown by `sluice labels` and `sluice keys list`.',
+    expires: 'Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).',
+    class: classWords,
+  },
+);
 
 /** One workspace. */
 export const workspace = is
   .section(
-    is.described(
-      {
-        keys: z.array(z.union([hash, key])),
-        upstreams: z.array(z.string()).min(1).optional(),
-        requestsPerMinute: ceiling,
-        requestsPerDay: ceiling,
-        class: callsAre.default('normal'),
-        weight: is.rate.default(1),
-        callers: is
-          .section({
-            by: callerPart.describe('key, "header:<name>" or "body:<JSON Pointer>": what names the caller.'),
-          })
-          .optional(),
-        credentials: is.named(credential.describe(shortForm)).optional(),
-        accounts: is.named(account).optional(),
-      },
-      {
-        keys: 'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
-        upstreams: 'Upstreams this workspace may call. Default: all.',
-        requestsPerMinute: `Own ceiling in every 60 s window, by upstream. ${ceilingWords}`,
-        requestsPerDay: `Own ceiling per 24 h, by upstream. ${ceilingWords}`,
-        class: classWords,
-        weight: 'Share of a bucket relative to other workspaces that wait for it.',
-        callers:
-          'Shares the turns of the workspace fairly between its callers, up to 1,000 at a time. Default: by arrival.',
-        credentials: 'Own upstream credentials, by upstream.',
-        accounts: 'Names of the quotas behind those credentials, by upstream.',
-      },
-    ),
+    {
+      keys: z.array(z.union([hash, key])),
+      upstreams: z.array(z.string()).min(1).optional(),
+      requestsPerMinute: ceiling,
+      requestsPerDay: ceiling,
+      class: callsAre.default('normal'),
+      weight: is.rate.default(1),
+      callers: is
+        .section(
+          { by: callerPart },
+          { by: 'key, "header:<name>" or "body:<JSON Pointer>": what names the caller.' },
+        )
+        .optional(),
+      credentials: is.named(credential.describe(shortForm)).optional(),
+      accounts: is.named(account).optional(),
+    },
+    {
+      keys: 'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
+      upstreams: 'Upstreams this workspace may call. Default: all.',
+      requestsPerMinute: `Own ceiling in every 60 s window, by upstream. ${ceilingWords}`,
+      requestsPerDay: `Own ceiling per 24 h, by upstream. ${ceilingWords}`,
+      class: classWords,
+      weight: 'Share of a bucket relative to other workspaces that wait for it.',
+      callers:
+        'Shares the turns of the workspace fairly between its callers, up to 1,000 at a time. Default: by arrival.',
+      credentials: 'Own upstream credentials, by upstream.',
+      accounts: 'Names of the quotas behind those credentials, by upstream.',
+    },
   )
-  .superRefine(({ accounts = {}, credentials = {} }, context) => {
-    const fix = 'add the workspace’s credential for it, or leave the account out';
-    for (const name of Object.keys(accounts))
-      if (!Object.hasOwn(credentials, name))
-        is.refuse(context, { reason: 'names the quota of no credential', fix }, ['accounts', name]);
-  });
+  .superRefine(
+    is.rule(({ accounts = {}, credentials = {} }, refuse) => {
+      const fix = 'add the workspace’s credential for it, or leave the account out';
+      for (const name of Object.keys(accounts))
+        if (!Object.hasOwn(credentials, name))
+          refuse('names the quota of no credential', fix, 'accounts', name);
+    }),
+  );
 
 type WorkspaceInput = z.output<typeof workspace>;
 
@@ -110,32 +107,21 @@ type WorkspaceInput = z.output<typeof workspace>;
 export function checkUpstreamNames(
   { upstreams, requestsPerMinute, requestsPerDay, credentials }: WorkspaceInput,
   known: readonly string[],
-  { context, path }: { readonly context: is.RuleContext; readonly path: Path },
+  refuse: is.Refuse,
 ): void {
-  const check = (name: string, at: Path): void => {
-    if (!known.includes(name)) {
-      const among = `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
-      const fix = known.length === 0 ? 'describe it in upstreams' : among;
-      is.refuse(context, { reason: 'names an upstream that is not configured', fix }, [...path, ...at]);
-    } else if (upstreams?.includes(name) === false) {
-      const fix = `add ${name} to the workspace’s upstreams, or remove this entry`;
-      const reason = 'names an upstream that the workspace may not call';
-      is.refuse(context, { reason, fix }, [...path, ...at]);
-    }
+  const check = (name: string, ...at: is.Path): void => {
+    const among = `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
+    const fix = known.length === 0 ? 'describe it in upstreams' : among;
+    const other = `add ${name} to the workspace’s upstreams, or remove this entry`;
+    if (!known.includes(name)) refuse('names an upstream that is not configured', fix, ...at);
+    else if (upstreams?.includes(name) === false)
+      refuse('names an upstream that the workspace may not call', other, ...at);
   };
-  upstreams?.forEach((name, index) => check(name, ['upstreams', index]));
+  upstreams?.forEach((name, index) => check(name, 'upstreams', index));
   for (const [key, byUpstream] of Object.entries({ requestsPerMinute, requestsPerDay, credentials }))
     if (typeof byUpstream === 'object')
-      for (const name of Object.keys(byUpstream ?? {})) check(name, [key, name]);
+      for (const name of Object.keys(byUpstream ?? {})) check(name, key, name);
 }
-
-/** The digest of each key, with the path to it from the workspace. */
-export const keyHashes = ({ keys }: WorkspaceInput): { readonly hash: string; readonly path: Path }[] =>
-  keys.map((key, index) =>
-    typeof key === 'string'
-      ? { hash: key, path: ['keys', index] }
-      : { hash: key.hash, path: ['keys', index, 'hash'] },
-  );
 
 /** A workspace as its calls are judged. */
 export interface WorkspaceSettings extends is.Frozen<ReturnType<typeof settleWorkspace>> {}
@@ -145,30 +131,29 @@ export type WorkspaceKey = WorkspaceSettings['keys'][number];
 export function settleWorkspace(
   id: string,
   written: WorkspaceInput,
-  {
-    upstreams,
-    folder,
-  }: { readonly upstreams: ReadonlyMap<string, UpstreamSettings>; readonly folder: string },
+  upstreams: ReadonlyMap<string, UpstreamSettings>,
+  folder: string,
 ) {
-  const { accounts = {}, credentials = {} } = written;
+  const { accounts = {}, credentials = {}, weight } = written;
   const allowed = written.upstreams ?? [...upstreams.keys()];
   /** A ceiling of each upstream: one number that holds for each, or one number by upstream. */
-  const byUpstream = (ceiling: WorkspaceInput['requestsPerMinute']): Map<string, number | null> => {
-    if (ceiling === undefined) return new Map();
-    return typeof ceiling === 'object' && ceiling !== null
-      ? new Map(Object.entries(ceiling))
-      : new Map(allowed.map((name) => [name, ceiling]));
-  };
+  const byUpstream = (ceiling: WorkspaceInput['requestsPerMinute']): Map<string, number | null> =>
+    new Map(
+      typeof ceiling === 'object' && ceiling !== null
+        ? Object.entries(ceiling)
+        : allowed.flatMap((name) => (ceiling === undefined ? [] : [[name, ceiling]])),
+    );
   return {
     id,
     keys: written.keys.map((key) => {
-      const own = typeof key === 'string' ? { hash: key, id: null, expires: null, class: null } : key;
+      const { hash, id, expires, ...own } =
+        typeof key === 'string' ? { hash: key, id: null, expires: null, class: null } : key;
       return {
         /** Hexadecimal: by it a key is found. */
-        sha256: own.hash.slice('sha256:'.length),
-        id: own.id,
+        sha256: hash.slice('sha256:'.length),
+        id,
         /** `null` = never. */
-        expiresAt: own.expires,
+        expiresAt: expires,
         /** Its calls leave when no other call can. */
         isBackground: (own.class ?? written.class) === 'background',
       };
@@ -178,7 +163,7 @@ export function settleWorkspace(
     /** Own ceilings by upstream name; where absent the upstream's stated limit is the ceiling. `null` = none. */
     requestsPerMinute: byUpstream(written.requestsPerMinute),
     requestsPerDay: byUpstream(written.requestsPerDay),
-    weight: written.weight,
+    weight,
     /** What names the caller of a call; `null` = the workspace does not tell them apart. */
     callers: written.callers?.by ?? null,
     /** Own upstream credentials by upstream name. */

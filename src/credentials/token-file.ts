@@ -7,7 +7,7 @@
 import { open, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
-import { fieldValueFault } from '../config/names.ts';
+import { fieldValueFault } from '../config/values.ts';
 import { sendableForMs } from './renewal.policy.ts';
 import { isAccessToken, isRefreshToken, noToken, objectOf } from './token-endpoint.ts';
 import type { Fetched, FetchedToken, NoToken } from './token-endpoint.ts';

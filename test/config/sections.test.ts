@@ -1,7 +1,7 @@
 /** Sections with rules of their own: Redis, presets, keys that take effect at the next start, names that objects have for themselves. */
 import { resolve } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
-import { restartKeys, withStartedValues } from '../../src/config/schema.ts';
+import { restartKeys, withStartedValues } from '../../src/config/settings.ts';
 import { presetNames, presetOf, readPreset } from '../../src/config/speaks.ts';
 import { startGateway } from '../support/gateway.ts';
 import { plainRedis } from '../support/plain-redis.ts';

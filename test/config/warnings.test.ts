@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
-import { labelKeyWeakness } from '../../src/config/names.ts';
+import { labelKeyWeakness } from '../../src/config/warnings.ts';
 import { configurationWarnings } from '../../src/config/warnings.ts';
 import { file, filled, parse, problemsOf, strongKey } from './parse.ts';
 

@@ -1,7 +1,7 @@
 /** What of a call tells its quota from others: each word of `bucketBy`. */
 import { gzipSync } from 'node:zlib';
 import { expect, test } from '@jest/globals';
-import { dialectOf } from '../../src/config/speaks.ts';
+import { buildDialect, speaks } from '../../src/config/speaks.ts';
 import type { CallRequest } from '../../src/dispatch/estimate.policy.ts';
 import { callFormOf, separatorsOf } from '../../src/journey/separators.policy.ts';
 
@@ -10,7 +10,7 @@ interface Sent extends Partial<Omit<CallRequest, 'body'>> {
 }
 
 function valueOf(word: string, { body = '', ...sent }: Sent): string | undefined {
-  const { separators } = dialectOf({ bucketBy: ['credential', word] }).dialect;
+  const { separators } = buildDialect(speaks.parse({ bucketBy: ['credential', word] })).dialect;
   const call = { method: 'GET', path: '/', contentType: null, rawFields: [], ...sent };
   return separatorsOf(separators, { ...call, body: Buffer.from(body) })[0];
 }
@@ -91,5 +91,5 @@ test.each([
   [['methods'], 'tells no quotas apart'],
   [['answer:x-a', 'answer:x-b'], 'several fields of responses'],
 ])('%j is refused', (words, message) => {
-  expect(() => dialectOf({ bucketBy: ['credential', ...words] })).toThrow(message);
+  expect(() => buildDialect(speaks.parse({ bucketBy: ['credential', ...words] }))).toThrow(message);
 });

@@ -1,6 +1,6 @@
 /** What an operator describes of an upstream: conditions of a refusal, whom each concerns, where its wait stands, its windows. */
 import { describe, expect, test } from '@jest/globals';
-import { dialectOf, type SpeaksInput } from '../../../src/config/speaks.ts';
+import { buildDialect, speaks, type SpeaksInput } from '../../../src/config/speaks.ts';
 import {
   dayMs,
   error,
@@ -148,8 +148,8 @@ describe('the wait of a described dialect', () => {
 
   test('makes bodies of successes worth reading where those refuse', () => {
     const throttledBy: SpeaksInput['throttledBy'] = [{ status: [200, 400], field: 'x-refused' }];
-    expect(dialectOf({ throttledBy }).dialect.bodyStatuses).toEqual([]);
-    expect(dialectOf({ throttledBy, waitIn }).dialect.bodyStatuses).toEqual([200]);
+    expect(buildDialect(speaks.parse({ throttledBy })).dialect.bodyStatuses).toEqual([]);
+    expect(buildDialect(speaks.parse({ throttledBy, waitIn })).dialect.bodyStatuses).toEqual([200]);
   });
 });
 

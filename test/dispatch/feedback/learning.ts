@@ -1,6 +1,6 @@
 /** What is learned from one response, written as a test likes to write it. */
 import type { Feedback, Throttle, UpstreamKind } from '../../../src/call.ts';
-import { dialectOf, type SpeaksInput } from '../../../src/config/speaks.ts';
+import { buildDialect, speaks, type SpeaksInput } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 export const nowMs = Date.UTC(2026, 8, 1, 12);
@@ -25,7 +25,7 @@ export function learn(who: Who, response: Response = {}): Feedback {
   const text = body === null || typeof body === 'string' ? body : JSON.stringify(body);
   const facts = { status, fields: new Map(Object.entries(fields)), body: text, callClass, nowMs: at };
   if (typeof who === 'string') return learnFrom(who, facts);
-  return learnFrom(who.kind ?? 'generic', facts, dialectOf(who.speaks as SpeaksInput).dialect);
+  return learnFrom(who.kind ?? 'generic', facts, buildDialect(speaks.parse(who.speaks)).dialect);
 }
 export const throttleOf = (who: Who, response: Response = {}): Throttle | null =>
   learn(who, response).throttle;

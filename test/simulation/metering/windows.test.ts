@@ -4,7 +4,7 @@
  * clocks that differ. Virtual time.
  */
 import { describe, expect, test } from '@jest/globals';
-import { dialectOf } from '../../../src/config/speaks.ts';
+import { buildDialect, speaks } from '../../../src/config/speaks.ts';
 import { maxJitterMs } from '../../../src/limiter/policy/meter.policy.ts';
 import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import { run, type Fleet, type Range } from './paced-run.ts';
@@ -96,10 +96,12 @@ function measure(way: Way, seed: number) {
   const scene = {
     counter: () => counterOf(kind, limit, windowMs, phaseMs % windowMs),
     dialect: stating(way, origin - behindMs),
-    described: dialectOf({
-      ...(isLearned ? {} : { windows: [{ requests: limit, seconds, kind }] }),
-      ...(stated === undefined ? {} : { fields }),
-    }).dialect,
+    described: buildDialect(
+      speaks.parse({
+        ...(isLearned ? {} : { windows: [{ requests: limit, seconds, kind }] }),
+        ...(stated === undefined ? {} : { fields }),
+      }),
+    ).dialect,
     stated: isLearned
       ? []
       : [{ meter: 'requests' as const, limit, windowMs, ...(kind === 'leaky' ? {} : { counts: kind }) }],
