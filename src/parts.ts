@@ -51,7 +51,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const keyring = new Keyring(() => runtime().keys, clock);
   const dispatcher = new Dispatcher(clock);
   const send = createEndpoint({ clock, resolve, isOwn });
-  const onError = (): void => telemetry.redisError('other');
+  const onError = (): void => telemetry.count('sluice_redis_errors_total', { kind: 'other' });
   /** Where features share what may be large with other replicas; `null` = there are none. */
   const sharedRedis =
     settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });

@@ -54,8 +54,11 @@ export async function startService(parts: ServiceParts) {
     },
     credentialFields: () => gateway.runtime().credentialFields,
     onRequestRefused: (refused) => telemetry.requestRefused(refused),
-    onOverload: (bound) => telemetry.overloaded(bound),
-    onShedding: (cause) => telemetry.shedding(cause),
+    onOverload: (bound) => telemetry.count('sluice_overload_total', { bound }),
+    onShedding(bound) {
+      if (bound === null) telemetry.log.info('new calls are let in again');
+      else telemetry.log.warn('new calls are refused in part: the process is overloaded', { bound });
+    },
     load: parts.load ?? null,
     onBug,
   });

@@ -4,8 +4,7 @@
  */
 import type { Costs } from '../call.ts';
 import { heldByReasons, roomRefusals, shedReasons, type HeldBy, type RefusalCode } from '../errors.ts';
-import type { EndedFact } from '../telemetry/events.ts';
-import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
+import { outcomes, type CallOutcome, type EndedFact } from '../telemetry/events.ts';
 
 export const minuteMs = 60_000;
 

@@ -6,8 +6,7 @@
  */
 import type { Costs } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { EndedFact, FactSink } from '../telemetry/events.ts';
-import type { LiveLane } from '../telemetry/live.ts';
+import type { EndedFact, FactSink, LiveLane } from '../telemetry/events.ts';
 import { Cell, minuteMs, sumOf } from './cell.policy.ts';
 
 /** `<upstream>` for all calls to it, `<upstream> <label>` for those of one workspace. Neither part has a blank. */

@@ -30,7 +30,7 @@ interface CredentialParts {
   readonly settings: Pick<Settings, 'privacy' | 'upstreams'>;
   readonly clock: Clock;
   readonly random: Random;
-  readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
+  readonly telemetry: Pick<Telemetry, 'count' | 'log'>;
   readonly send: SendTokenRequest;
   /** Shares tokens with the other replicas; `null` = there are none. */
   readonly createMap: CreateMap | null;
@@ -198,7 +198,7 @@ export class Credentials {
     let last: RenewalOutcome = 'renewed';
     return (outcome) => {
       for (const upstream of upstreams) {
-        telemetry.credentialRenewal(upstream, outcome);
+        telemetry.count('sluice_credential_renewals_total', { upstream, outcome });
         if (isGood(outcome) && !isGood(last))
           telemetry.log.info('a credential is renewed again', { upstream });
         if (!isGood(outcome) && outcome !== last)

@@ -26,7 +26,7 @@ interface RefreshGrantParts {
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;
   readonly send: SendTokenRequest;
-  readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
+  readonly telemetry: Pick<Telemetry, 'count' | 'log'>;
 }
 
 type RenewalInput = Pick<TokenFetch, 'client' | 'upstream' | 'unwanted'>;
@@ -142,7 +142,7 @@ export class RefreshGrant {
     const text = grantText(grant);
     const saved = await replaceTokenFile(seen, text);
     if (saved === 'failed') {
-      telemetry.credentialRenewal(upstream, 'unwritable');
+      telemetry.count('sluice_credential_renewals_total', { upstream, outcome: 'unwritable' });
       telemetry.log.error(
         'a new refresh token could not be written and is in memory only: free or mend the disk before this process ends',
         { upstream },

@@ -10,7 +10,7 @@ import { Refusal, refusals, type RefusalCode } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { outcomeOfResponse } from '../telemetry/outcome.policy.ts';
+import { outcomeOfResponse } from '../telemetry/events.ts';
 import type { Prepared } from './prepare.ts';
 
 /** Codes of a call whose exchange broke. `reset` and `aborted` after sending: the upstream did not answer. */

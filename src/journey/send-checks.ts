@@ -22,7 +22,7 @@ export interface SendChecksParts {
   readonly breakers: Breakers;
   readonly credentials: Credentials;
   readonly controls: Pick<Controls, 'used' | 'pausedMs'>;
-  readonly telemetry: Pick<Telemetry, 'leaseLost'>;
+  readonly telemetry: Pick<Telemetry, 'count'>;
   /** Those in use: a waiting call is sent with the value that is configured when it leaves. */
   readonly settings: () => Settings;
 }
@@ -91,7 +91,7 @@ export class SendChecks {
       lease.settle({ kind: 'dropped' }, null);
       throw refusal;
     }
-    telemetry.leaseLost('stalled');
+    telemetry.count('sluice_leases_lost_total', { reason: 'stalled' });
     // Another replica may hold the lane by now.
     lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
     return null;

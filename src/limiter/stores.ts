@@ -60,7 +60,7 @@ export const createStores = (parts: StoreParts, connect: Connect = connectRedis)
 function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
   const limiter = createEmbeddedLimiter(clock, listener, {
     leaseMs,
-    onLeaseLost: (reason) => telemetry.leaseLost(reason),
+    onLeaseLost: (reason) => telemetry.count('sluice_leases_lost_total', { reason }),
     onFailure: (failure) => telemetry.log.bug('the scheduler failed in a bucket, which was emptied', failure),
   });
   const ceilings = new CeilingStore(clock);
@@ -116,7 +116,7 @@ class SharedStores implements Stores {
     this.#startedAt = clock.monotonic();
     this.#troubles = new RedisTroubles(log, { tls: settings.tls !== null });
     const connection = connect(settings, { clock, random }, (failure) => {
-      telemetry.redisError('connection');
+      telemetry.count('sluice_redis_errors_total', { kind: 'connection' });
       this.#troubles.note(failure);
     });
     this.#connection = connection;
@@ -170,7 +170,7 @@ class SharedStores implements Stores {
       restoreSends: () => this.#restoreSends(),
       guard: new RedisLaneGuard(redis),
       onFailure: (failure) => log.bug('the scheduler failed in a bucket, which was emptied', failure),
-      onLeaseLost: (reason) => telemetry.leaseLost(reason),
+      onLeaseLost: (reason) => telemetry.count('sluice_leases_lost_total', { reason }),
       openLog: (key) =>
         new RedisLog<LogEvent>({
           redis,

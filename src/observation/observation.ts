@@ -15,7 +15,7 @@ import { Page } from '../page/page.ts';
 import { Recorder as CallRecorder } from '../recording/recorder.ts';
 import { nothingKnown } from '../telemetry/events.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
-import { startTracing } from '../telemetry/traces.ts';
+import { startTracing } from '../telemetry/tracing.ts';
 import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
 
@@ -193,7 +193,7 @@ export async function startObservation(parts: ObservedService): Promise<Observat
           clock,
           random,
           replica,
-          onError: (kind) => observation.telemetry.redisError(kind),
+          onError: (kind) => observation.telemetry.count('sluice_redis_errors_total', { kind }),
           onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
         });
   const metrics = { processMetrics: true };

@@ -8,7 +8,7 @@ import type { Costs, MeterName } from '../call.ts';
 import { defaultWaits } from '../config/defaults.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { meterNames } from '../limiter/policy/meter.policy.ts';
-import { outcomes } from '../telemetry/outcome.policy.ts';
+import { outcomes } from '../telemetry/events.ts';
 
 export const recordingVersion = 1;
 /** A recording takes the calls of so many seconds at most. */

@@ -143,7 +143,7 @@ export class RedisHealth {
       this.#noteSuccess();
       return { kind: 'reply', value, sentAt };
     } catch (failure) {
-      telemetry.redisError(kindOf(failure));
+      telemetry.count('sluice_redis_errors_total', { kind: kindOf(failure) });
       this.#parts.troubles.note(failure);
       if (isPermanent(failure)) {
         this.#reportWrong(command, failure);
@@ -193,7 +193,7 @@ export class RedisHealth {
       check().then(
         () => void this.#goUp(),
         (failure: unknown) => {
-          telemetry.redisError(kindOf(failure));
+          telemetry.count('sluice_redis_errors_total', { kind: kindOf(failure) });
           troubles.note(failure);
           if (this.#state === 'closed') return;
           if (isPermanent(failure)) this.#reportWrong('other', failure);

@@ -92,7 +92,7 @@ export interface ClaimsParts {
   readonly createMap: CreateMap | null;
   /** Opaque name of this replica, new with every start. */
   readonly replica: string;
-  readonly telemetry: Pick<Telemetry, 'madeAgain'>;
+  readonly telemetry: Pick<Telemetry, 'count'>;
 }
 
 export class Claims {
@@ -131,7 +131,8 @@ export class Claims {
         // Without a reply of the map the call is claimed with the first renewal that gets one.
         this.#hold(key);
         const former = free?.value.state;
-        if (former?.kind === 'held') this.#parts.telemetry.madeAgain(key.upstream);
+        if (former?.kind === 'held')
+          this.#parts.telemetry.count('sluice_repeats_made_again_total', { upstream: key.upstream });
         signal.throwIfAborted();
         return { kind: 'make', arrivedAt: former?.kind === 'left' ? former.arrivedAt : null };
       }

@@ -29,7 +29,7 @@ const lookEveryMs = 50;
 export interface RepeatsParts {
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;
-  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain'>;
+  readonly telemetry: Pick<Telemetry, 'count'>;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
   /** Shares what is known of calls with the other replicas; `null` = there are none. */
@@ -140,7 +140,7 @@ export class Repeats {
   }
 
   #join(call: SharedCall, incoming: IncomingCall): Promise<Outcome> {
-    this.#parts.telemetry.joined(call.key.upstream);
+    this.#parts.telemetry.count('sluice_repeats_joined_total', { upstream: call.key.upstream });
     return call.join(incoming);
   }
 
@@ -210,8 +210,8 @@ export class Repeats {
 
   #given(key: RepeatKey, response: KeptResponse, isReplayed: boolean): Outcome {
     const { telemetry } = this.#parts;
-    if (isReplayed) telemetry.replayed(key.upstream);
-    else telemetry.joined(key.upstream);
+    if (isReplayed) telemetry.count('sluice_idempotent_replays_total', { upstream: key.upstream });
+    else telemetry.count('sluice_repeats_joined_total', { upstream: key.upstream });
     const { rawFields } = response;
     return {
       ...response,

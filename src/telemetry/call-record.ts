@@ -11,22 +11,26 @@ import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
 import type { CallerKey } from '../ids.ts';
+import type { ShortLived } from '../short-lived.ts';
 import { knownMethods, type CallEnd, type CallInRecording, type FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
-import type { Live, LiveCall } from './live.ts';
 import type { CallLogger } from './logger.ts';
-import type { Metrics, WorkspaceLabels } from './metrics.ts';
-import { CallSpans, type Tracing } from './spans.ts';
+import type { Metrics } from './metrics.ts';
+import { CallSpans, type Tracing } from './tracing.ts';
 
 /** The record of a call as the stages see it. */
-export type CallRecord = Omit<RunningCallRecord, 'upstream' | 'receivedAt' | 'isWaiting'>;
+export type CallRecord = Omit<RunningCallRecord, 'upstream' | 'call' | 'isWaiting'>;
+
+/** What of a call is reported. */
+export type ReportedCall = Pick<Call, 'id' | 'method' | 'form' | 'rawFields' | 'receivedAt' | 'clientGone'>;
 
 /** Where all calls are reported. */
 export interface CallReporters {
   readonly clock: Clock;
   readonly metrics: Metrics;
   readonly labels: Labels;
-  readonly live: Live;
+  /** Those that wait or are in flight, by id. They are counted when somebody looks. */
+  readonly live: ShortLived<string, RunningCallRecord>;
   readonly logger: CallLogger;
   /** `null` = no call is traced. */
   readonly tracing: Tracing | null;
@@ -47,7 +51,8 @@ const none: readonly HeldTime[] = [];
 
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
-export class RunningCallRecord implements LiveCall {
+export class RunningCallRecord {
+  readonly call: ReportedCall;
   /** Whose call it is; set when its API key has named a workspace. Shown under its label only. */
   workspaceId: string | null = null;
   /** The caller with which the call takes turns; `undefined` = its workspace does not tell callers apart, or it names none. */
@@ -59,7 +64,6 @@ export class RunningCallRecord implements LiveCall {
   /** The same of what limits would have done with it; `null` = they hold it, or it is not known. */
   would: Reckoned | null = null;
   readonly #to: CallReporters;
-  readonly #call: Call;
   #upstream: UpstreamSettings | null = null;
   /** They begin when it is known whose call it is, because that decides whether the call is traced. */
   #spans: CallSpans | null = null;
@@ -87,19 +91,15 @@ export class RunningCallRecord implements LiveCall {
   #absorbedIds: readonly string[] | undefined;
   #reason: FailureReason | null = null;
 
-  constructor(call: Call, reporters: CallReporters) {
+  constructor(call: ReportedCall, reporters: CallReporters) {
     this.#to = reporters;
-    this.#call = call;
+    this.call = call;
     this.#routedAt = call.receivedAt;
   }
 
   /** Name of its upstream, once that is known. */
   get upstream(): string {
     return this.#upstream?.name ?? noneLabel;
-  }
-
-  get receivedAt(): number {
-    return this.#call.receivedAt;
   }
 
   get isWaiting(): boolean {
@@ -116,7 +116,7 @@ export class RunningCallRecord implements LiveCall {
     this.#guard(() => {
       this.#routedAt = this.#now();
       this.#upstream = upstream;
-      this.#to.metrics.begin({ upstream: upstream.name });
+      this.#to.metrics.begin('', upstream.name);
     });
   }
 
@@ -134,9 +134,8 @@ export class RunningCallRecord implements LiveCall {
   }
 
   #arrived(): void {
-    if (this.#arrivingCosts === null) return;
     const costs = this.#arrivingCosts;
-    this.#tell((sink, workspaceId) => sink.arrived(workspaceId, this.upstream, costs));
+    if (costs !== null) this.#listener?.arrived(this.workspaceId ?? '', this.upstream, costs);
     this.#arrivingCosts = null;
   }
 
@@ -146,7 +145,7 @@ export class RunningCallRecord implements LiveCall {
       if (this.#isOver || this.#queuedAt !== null) return;
       this.#queuedAt = this.#now();
       this.#arrived();
-      this.#to.live.calls.set(this.#call.id, this);
+      this.#to.live.set(this.call.id, this);
       this.#spans?.waiting();
     });
   }
@@ -157,10 +156,10 @@ export class RunningCallRecord implements LiveCall {
       if (this.#isOver) return;
       this.#waitEnded();
       this.#attemptEnded();
-      if (this.#call.clientGone.aborted) this.#to.metrics.count('sluice_dispatched_after_client_gone_total');
+      if (this.call.clientGone.aborted) this.#to.metrics.count('sluice_dispatched_after_client_gone_total');
       this.#sentAt = this.#now();
       this.recording?.sent(this.#sentAt);
-      this.#to.live.calls.set(this.#call.id, this);
+      this.#to.live.set(this.call.id, this);
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
@@ -177,11 +176,9 @@ export class RunningCallRecord implements LiveCall {
       this.#throttledId = throttle === null ? null : upstreamId;
       this.#spans?.answered(status, throttle?.kind ?? null, this.#throttledId);
       if (throttle === null) return;
-      const isPermanent = throttle.kind === 'permanent';
-      const kind = isPermanent ? 'permanent' : 'rate';
+      const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
       this.#to.metrics.count('sluice_upstream_throttles_total', { ...this.#by(), kind });
-      const fact = isPermanent ? 'throttledPermanent' : 'throttledRate';
-      this.#tell((sink, workspaceId) => sink.counted(workspaceId, this.upstream, fact));
+      this.#counted(kind === 'permanent' ? 'throttledPermanent' : 'throttledRate');
     });
   }
 
@@ -193,7 +190,7 @@ export class RunningCallRecord implements LiveCall {
       const ids = this.#absorbedIds ?? [];
       if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
       this.#to.metrics.count('sluice_retries_absorbed_total', this.#by());
-      this.#tell((sink, workspaceId) => sink.counted(workspaceId, this.upstream, 'absorbed'));
+      this.#counted('absorbed');
     });
   }
 
@@ -228,29 +225,32 @@ export class RunningCallRecord implements LiveCall {
   #report(end: CallEnd): void {
     const { outcome, status, code, heldBy = null, isReserved = false } = end;
     const { metrics, logger } = this.#to;
+    const { id, method, receivedAt } = this.call;
     const by = this.#by();
     const { upstream } = by;
     const now = this.#now();
-    const durationMs = now - this.#call.receivedAt;
+    const durationMs = now - receivedAt;
     const overheadMs = this.#overheadMs(now);
     const admission = end.admission ?? this.#admission();
     const { waitedMs, attempts, absorbed, held, would } = admission;
 
     this.#beginSpans();
     this.#spans?.ended(end, admission);
+    const { traceId } = this;
 
-    metrics.callEnded(by, outcome, code);
+    metrics.count('sluice_requests_total', { ...by, outcome });
+    if (outcome === 'shed' && code !== null) metrics.count('sluice_shed_total', { ...by, reason: code });
     if (heldBy !== null) metrics.count('sluice_held_refusals_total', { upstream, held_by: heldBy });
     if (this.#admittingAt !== null) {
-      metrics.observe('sluice_queue_wait_seconds', { upstream, outcome }, waitedMs, this.traceId);
-      metrics.observe('sluice_overhead_seconds', { upstream }, overheadMs, this.traceId);
+      metrics.observe('sluice_queue_wait_seconds', { upstream, outcome }, waitedMs, traceId);
+      metrics.observe('sluice_overhead_seconds', { upstream }, overheadMs, traceId);
     }
 
-    const isWritten = logger.callEnded(outcome, this.workspaceId !== null, () => ({
-      requestId: this.#call.id,
+    const isWritten = logger.callEnded(outcome, this.workspaceId === null, () => ({
+      requestId: id,
       ...by,
       caller: this.caller,
-      method: knownMethods.has(this.#call.method) ? this.#call.method : 'other',
+      method: knownMethods.has(method) ? method : 'other',
       outcome,
       status,
       code,
@@ -267,14 +267,14 @@ export class RunningCallRecord implements LiveCall {
       upstreamMs: tenth(this.#upstreamMs),
       overheadMs: tenth(overheadMs),
       durationMs: tenth(durationMs),
-      traceId: this.traceId,
+      traceId,
     }));
     if (!isWritten) metrics.count('sluice_log_lines_left_out_total');
 
     this.recording?.ended(outcome, waitedMs, now);
     if (!isReserved) this.#arrived();
     const fact = { outcome, code, heldBy, isReserved, waitedMs, attempts, durationMs };
-    this.#tell((sink, workspaceId) => sink.ended(workspaceId, upstream, fact));
+    this.#listener?.ended(this.workspaceId ?? '', upstream, fact);
   }
 
   /** Of a call that ends without a record of its own. */
@@ -286,7 +286,7 @@ export class RunningCallRecord implements LiveCall {
 
   /** Our own share of the time until the latest head, or until `now` when there was none: without waiting, reading the body, the upstream. */
   #overheadMs(now: number): number {
-    const before = this.#routedAt - this.#call.receivedAt;
+    const before = this.#routedAt - this.call.receivedAt;
     if (this.#admittingAt === null) return before;
     const sinceAdmission = (this.#headAt ?? now) - this.#admittingAt;
     return Math.max(0, before + sinceAdmission - this.#heldMs - this.#upstreamMs);
@@ -295,8 +295,8 @@ export class RunningCallRecord implements LiveCall {
   #beginSpans(): void {
     const { tracing, clock } = this.#to;
     if (tracing === null || this.#spans !== null) return;
-    this.#spans = new CallSpans(tracing.tracer, this.#call, {
-      startedAt: clock.now() - (clock.monotonic() - this.#call.receivedAt),
+    this.#spans = new CallSpans(tracing.tracer, this.call, {
+      startTime: clock.now() - (clock.monotonic() - this.call.receivedAt),
       workspace: this.workspaceId === null ? null : this.#label(),
       upstream: this.#upstream,
     });
@@ -316,18 +316,18 @@ export class RunningCallRecord implements LiveCall {
     if (this.#queuedAt === null) return;
     this.#heldMs += this.#now() - this.#queuedAt;
     this.#queuedAt = null;
-    this.#to.live.calls.delete(this.#call.id);
+    this.#to.live.delete(this.call.id);
     this.#spans?.waitEnded();
   }
 
   /** The attempt in flight has ended, if there was one. */
   #attemptEnded(): void {
-    this.#to.live.calls.delete(this.#call.id);
+    this.#to.live.delete(this.call.id);
     this.#spans?.attemptEnded();
   }
 
   /** Labels of the counters that name a workspace. */
-  #by(): WorkspaceLabels {
+  #by(): Readonly<Record<'workspace' | 'upstream', string>> {
     return { workspace: this.#label(), upstream: this.upstream };
   }
 
@@ -336,11 +336,13 @@ export class RunningCallRecord implements LiveCall {
     return this.workspaceId === null ? noneLabel : this.#to.labels.of(this.workspaceId);
   }
 
-  /** Listeners hear of calls whose workspace and upstream are known. */
-  #tell(tell: (sink: FactSink, workspaceId: string) => void): void {
-    const { activity } = this.#to;
-    if (activity !== null && this.workspaceId !== null && this.#upstream !== null)
-      tell(activity, this.workspaceId);
+  #counted(fact: Parameters<FactSink['counted']>[2]): void {
+    this.#listener?.counted(this.workspaceId ?? '', this.upstream, fact);
+  }
+
+  /** It hears of calls whose workspace and upstream are known. */
+  get #listener(): FactSink | null {
+    return this.workspaceId === null || this.#upstream === null ? null : this.#to.activity;
   }
 
   #now(): number {

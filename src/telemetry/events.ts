@@ -3,7 +3,26 @@ import type { AdmissionRecord, Costs, MeterName, MeterReport } from '../call.ts'
 import { credentialFaults, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import type { CallOutcome } from './outcome.policy.ts';
+
+/**
+ * How a call ended: `ok` the upstream answered below 400 · `upstream_error` it answered 400 or above, passed through · `throttled` its
+ * throttle was passed through · `shed` refused by Sluice for lack of room or time · `rejected` refused because the
+ * client must change something · `client_gone` the client left first · `failed` the upstream's side broke.
+ */
+export const outcomes = [
+  'ok',
+  'upstream_error',
+  'throttled',
+  'shed',
+  'rejected',
+  'client_gone',
+  'failed',
+] as const;
+export type CallOutcome = (typeof outcomes)[number];
+
+/** Outcome of an upstream response that is passed to the client. `throttle`: it was classified as one. */
+export const outcomeOfResponse = (status: number, throttle: boolean): CallOutcome =>
+  throttle || status === 429 ? 'throttled' : status >= 400 ? 'upstream_error' : 'ok';
 
 export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;
 export type LimiterMode = (typeof limiterModes)[number];
@@ -145,6 +164,14 @@ export interface LivePressure {
   readonly inFlight: number;
 }
 
+/** How many calls of one workspace wait and are in flight on one upstream, this replica. Ids stay in memory. */
+export interface LiveLane {
+  readonly workspaceId: string;
+  readonly upstream: string;
+  readonly waiting: number;
+  readonly inFlight: number;
+}
+
 /** The state of the limiter on this replica. */
 export interface LimiterHealth {
   /** When the mode began, Unix milliseconds. */
@@ -164,15 +191,16 @@ export interface ConfigurationState {
 
 /** A value that may stand in a log line. Never a URL, host, header, key, or workspace id. */
 export type LogValue = string | number | boolean | null;
+export type LogFields = Readonly<Record<string, LogValue>>;
 
 /** Log lines that are not about a call. Messages are constants; what varies goes into `fields`. */
 export interface Log {
-  debug(message: string, fields?: Readonly<Record<string, LogValue>>): void;
-  info(message: string, fields?: Readonly<Record<string, LogValue>>): void;
-  warn(message: string, fields?: Readonly<Record<string, LogValue>>): void;
-  error(message: string, fields?: Readonly<Record<string, LogValue>>): void;
+  debug(message: string, fields?: LogFields): void;
+  info(message: string, fields?: LogFields): void;
+  warn(message: string, fields?: LogFields): void;
+  error(message: string, fields?: LogFields): void;
   /** Something that should not have been thrown: logs its name, code and stack frames, never its message. */
-  bug(message: string, cause: unknown, fields?: Readonly<Record<string, LogValue>>): void;
+  bug(message: string, cause: unknown, fields?: LogFields): void;
 }
 
 /** Hears of facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */

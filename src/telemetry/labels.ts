@@ -27,29 +27,22 @@ export interface LabelOptions {
 
 export type Labels = ReturnType<typeof createLabels>;
 
-interface Slot {
-  readonly label: string;
-  lastActive: number;
-}
-
 /** Label cache of one process. Map order is order of last activity, so the idlest slot is always the first. */
 export function createLabels(labelKey: string, clock: Clock, options: LabelOptions = {}) {
   const limit = options.limit ?? 100;
   const idleMs = options.idleMs ?? 15 * 60_000;
-  const slots = new Map<string, Slot>();
+  const slots = new Map<string, { readonly label: string; readonly lastActive: number }>();
 
   function freeIdlest(now: number): boolean {
-    for (const [id, slot] of slots) {
-      if (now - slot.lastActive < idleMs) return false;
-      giveUp(id);
-      return true;
-    }
-    return false;
+    const [idlest] = slots;
+    if (idlest === undefined || now - idlest[1].lastActive < idleMs) return false;
+    giveUp(idlest[0]);
+    return true;
   }
 
-  function take(workspaceId: string, now: number): string {
+  function take(workspaceId: string, lastActive: number): string {
     const label = workspaceLabel(labelKey, workspaceId);
-    slots.set(workspaceId, { label, lastActive: now });
+    slots.set(workspaceId, { label, lastActive });
     return label;
   }
 
@@ -63,17 +56,14 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
     of(workspaceId: string): string {
       const now = clock.monotonic();
       const held = slots.get(workspaceId);
-      if (held !== undefined) {
-        // Moving on every call would cost more than it is worth; a second of coarseness keeps the order good enough.
-        if (now - held.lastActive > 1_000) {
-          held.lastActive = now;
-          slots.delete(workspaceId);
-          slots.set(workspaceId, held);
-        }
-        return held.label;
+      if (held === undefined)
+        return slots.size >= limit && !freeIdlest(now) ? otherLabel : take(workspaceId, now);
+      // Moving on every call would cost more than it is worth; a second of coarseness keeps the order good enough.
+      if (now - held.lastActive > 1_000) {
+        slots.delete(workspaceId);
+        slots.set(workspaceId, { ...held, lastActive: now });
       }
-      if (slots.size >= limit && !freeIdlest(now)) return otherLabel;
-      return take(workspaceId, now);
+      return held.label;
     },
     /** The label that `of` returns, read without counting as activity: reading does not prolong the time for which a label is held. */
     peek: (workspaceId: string): string => slots.get(workspaceId)?.label ?? labels.of(workspaceId),

@@ -1,28 +1,32 @@
 /**
- * Log lines: one per ended call, and a few about the process. Owns levels, sampling and redaction; does not own where
+ * Log lines, JSON: one per ended call, and a few about the process. Owns levels, sampling and redaction; does not own where
  * lines go (the destination is given) and which fields a call's line has (`call-record.ts`).
  *
  * Privacy is by construction: a call's line has a closed set of fields, none of which can hold a URL, host, header,
  * key, body or workspace id; a thrown error is logged by name, code and stack frames, because its message may quote any
- * of them. `redact` is the second fence, for fields that somebody adds later.
+ * of them. Secret names of fields are the second fence, for fields that somebody adds later.
  */
 import { isNativeError } from 'node:util/types';
-import { pino, type DestinationStream, type Logger } from 'pino';
-import { wordsOf } from '../words.policy.ts';
 import type { LogSettings } from '../config/settings.ts';
 import type { Clock, Random } from '../clock.ts';
-import type { Log, LogValue } from './events.ts';
-import type { CallOutcome } from './outcome.policy.ts';
+import { wordsOf } from '../words.policy.ts';
+import type { CallOutcome, Log, LogFields } from './events.ts';
 
 /** A field with one of these names never shows its value. */
-const secretFields = wordsOf(
-  'authorization apiKey key token secret cookie credential password',
-  'url target host origin headers body workspaceId',
+const secretFields = new Set(
+  wordsOf(
+    'authorization apiKey key token secret cookie credential password',
+    'url target host origin headers body workspaceId',
+  ),
 );
+
+/** `error` is kept for bugs. */
+const levels: readonly LogSettings['level'][] = ['debug', 'info', 'warn', 'error', 'silent'];
+type Level = keyof Log & LogSettings['level'];
 
 /**
  * `info`: the call went as asked, or only its client can change the result. `warn`: pressure, or an upstream in trouble, which an
- * operator who raises traffic wants to count. `error` is kept for bugs.
+ * operator who raises traffic wants to count.
  */
 const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
   ok: 'info',
@@ -34,9 +38,6 @@ const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
   failed: 'warn',
 };
 
-/** Message of a call's line. */
-const callEnded = 'call ended';
-
 /** Lines of calls without a valid API key in a minute, at most. */
 const maxLinesOfStrangers = 10;
 const minuteMs = 60_000;
@@ -44,15 +45,11 @@ const minuteMs = 60_000;
 export interface LoggerParts {
   readonly clock: Clock;
   readonly random: Random;
-  readonly destination: DestinationStream;
+  /** Where log lines go, each with its line end. */
+  readonly destination: { write(line: string): unknown };
   /** Get the line of every ended call, whatever level and sampling say; calls of strangers as far as the log has them. */
   readonly listeners?: { isAny(): boolean; callEnded(line: object): void };
 }
-
-/** Fields of a call's line; `undefined` leaves one out. */
-export type CallFields = Readonly<
-  Record<string, LogValue | readonly string[] | Readonly<Record<string, number>> | undefined>
->;
 
 /**
  * Writes log lines. Of ended calls, successes are written with probability `sampleSuccesses`, calls without a valid API key a few times
@@ -60,77 +57,80 @@ export type CallFields = Readonly<
  */
 export class CallLogger {
   /** Lines that are not about a call. */
-  readonly log: Log;
-  readonly #logger: Logger;
-  readonly #random: Random;
-  readonly #clock: Clock;
-  readonly #listeners: LoggerParts['listeners'];
-  #sampleSuccesses: number;
+  readonly log: Log = {
+    debug: (message, fields) => this.#write('debug', message, fields),
+    info: (message, fields) => this.#write('info', message, fields),
+    warn: (message, fields) => this.#write('warn', message, fields),
+    error: (message, fields) => this.#write('error', message, fields),
+    bug: (message, cause, fields) => this.#write('error', message, { ...fields, ...describeError(cause) }),
+  };
+  readonly #parts: LoggerParts;
+  #settings: LogSettings;
   /** Monotonic milliseconds. */
   #minuteBegan = Number.NEGATIVE_INFINITY;
   #linesOfStrangers = 0;
   #leftOut = 0;
 
-  constructor(settings: LogSettings, { clock, random, destination, listeners }: LoggerParts) {
-    const logger = pino(
-      {
-        level: settings.level,
-        base: null,
-        messageKey: 'message',
-        timestamp: () => `,"time":"${new Date(clock.now()).toISOString()}"`,
-        formatters: { level: (label) => ({ level: label }) },
-        redact: { paths: [...secretFields], censor: '[redacted]' },
-      },
-      destination,
-    );
-    this.#logger = logger;
-    this.#random = random;
-    this.#clock = clock;
-    this.#listeners = listeners;
-    this.#sampleSuccesses = settings.sampleSuccesses;
-    this.log = processLog(logger);
+  constructor(settings: LogSettings, parts: LoggerParts) {
+    this.#settings = settings;
+    this.#parts = parts;
   }
 
-  /** Writes the line of a call that ended so. False: it is left out, because its caller is a stranger and many such calls have ended. */
-  callEnded(outcome: CallOutcome, isAuthenticated: boolean, fieldsOf: () => CallFields): boolean {
-    if (isAuthenticated) this.#tellListeners(outcome, fieldsOf);
-    if (!this.#wants(outcome)) return true;
-    if (!isAuthenticated && !this.#hasRoomForStranger()) {
+  /**
+   * Writes the line of a call that ended so; a field that is `undefined` is left out. False: the line is, because the caller is a stranger
+   * and many such calls have ended.
+   */
+  callEnded(outcome: CallOutcome, isStranger: boolean, fieldsOf: () => object): boolean {
+    const { listeners, destination } = this.#parts;
+    const isWritten = this.#wants(outcome);
+    if (isStranger && isWritten && !this.#hasRoomForStranger()) {
       this.#leftOut += 1;
       return false;
     }
-    if (!isAuthenticated) this.#tellListeners(outcome, fieldsOf);
-    const leftOut = isAuthenticated || this.#leftOut === 0 ? undefined : this.#leftOut;
-    if (!isAuthenticated) this.#leftOut = 0;
-    this.#logger[levelOf[outcome]]({ leftOut, ...fieldsOf() }, callEnded);
+    const isHeard = listeners?.isAny() === true && (isWritten || !isStranger);
+    if (!isWritten && !isHeard) return true;
+    const leftOut = isStranger && this.#leftOut > 0 ? this.#leftOut : undefined;
+    if (isStranger) this.#leftOut = 0;
+    const level = levelOf[outcome];
+    const line = { level, time: this.#time(), leftOut, ...fieldsOf(), message: 'call ended' };
+    if (isHeard) listeners?.callEnded(line);
+    if (isWritten) destination.write(`${JSON.stringify(line)}\n`);
     return true;
   }
 
   /** Corrects the forecast in the line of a call that was only observed; not where lines of such calls are left out. */
-  forecastMissed(fields: CallFields): void {
-    if (this.#sampleSuccesses >= 1) this.#logger.info(fields, 'forecast missed');
+  forecastMissed(fields: LogFields): void {
+    if (this.#settings.sampleSuccesses >= 1) this.log.info('forecast missed', fields);
   }
 
   /** Takes over level and sampling at once, for lines of calls that run already too. */
-  reload({ level, sampleSuccesses }: LogSettings): void {
-    this.#logger.level = level;
-    this.#sampleSuccesses = sampleSuccesses;
+  reload(settings: LogSettings): void {
+    this.#settings = settings;
   }
 
-  #tellListeners(outcome: CallOutcome, fieldsOf: () => CallFields): void {
-    if (this.#listeners?.isAny() !== true) return;
-    const time = new Date(this.#clock.now()).toISOString();
-    this.#listeners.callEnded({ level: levelOf[outcome], time, ...fieldsOf(), message: callEnded });
+  #write(level: Level, message: string, fields: LogFields = {}): void {
+    if (!this.#isEnabled(level)) return;
+    const line = { level, time: this.#time(), ...fields, message };
+    const redacted = (name: string, value: unknown) => (secretFields.has(name) ? '[redacted]' : value);
+    this.#parts.destination.write(`${JSON.stringify(line, redacted)}\n`);
+  }
+
+  #time(): string {
+    return new Date(this.#parts.clock.now()).toISOString();
+  }
+
+  #isEnabled(level: Level): boolean {
+    return levels.indexOf(level) >= levels.indexOf(this.#settings.level);
   }
 
   #wants(outcome: CallOutcome): boolean {
-    if (!this.#logger.isLevelEnabled(levelOf[outcome])) return false;
-    const share = this.#sampleSuccesses;
-    return outcome !== 'ok' || share >= 1 || (share > 0 && this.#random.next() < share);
+    const { sampleSuccesses: share } = this.#settings;
+    if (!this.#isEnabled(levelOf[outcome])) return false;
+    return outcome !== 'ok' || share >= 1 || (share > 0 && this.#parts.random.next() < share);
   }
 
   #hasRoomForStranger(): boolean {
-    const now = this.#clock.monotonic();
+    const now = this.#parts.clock.monotonic();
     if (now >= this.#minuteBegan + minuteMs) {
       this.#minuteBegan = now;
       this.#linesOfStrangers = 0;
@@ -140,33 +140,17 @@ export class CallLogger {
   }
 }
 
-/** Lines about the process, one function per level. */
-function processLog(logger: Logger): Log {
-  const write =
-    (level: 'debug' | 'info' | 'warn' | 'error') =>
-    (message: string, fields: Readonly<Record<string, LogValue>> = {}) =>
-      logger[level](fields, message);
-  return {
-    debug: write('debug'),
-    info: write('info'),
-    warn: write('warn'),
-    error: write('error'),
-    bug: (message, cause, fields = {}) => logger.error({ ...fields, ...describeError(cause) }, message),
-  };
-}
-
 /** What may be logged about a thrown value: its class, its code if that looks like one, and where it was thrown. */
-export function describeError(cause: unknown): Record<string, LogValue> {
+export function describeError(cause: unknown): LogFields {
   if (!isNativeError(cause) && !(cause instanceof Error)) return { error: typeof cause };
-  const code = 'code' in cause && typeof cause.code === 'string' && /^[A-Z0-9_]{1,40}$/.test(cause.code);
-  const frames = (cause.stack ?? '')
-    .split('\n')
-    .filter((line) => /^\s+at /.test(line))
-    .slice(0, 8)
-    .map((line) => line.trim());
+  const code = 'code' in cause && typeof cause.code === 'string' ? cause.code : '';
+  const frames = cause.stack?.split('\n').filter((line) => /^\s+at /.test(line)) ?? [];
   return {
     error: /^[A-Za-z]{1,40}$/.test(cause.name) ? cause.name : 'Error',
-    errorCode: code ? String(cause.code) : null,
-    stack: frames.join(' | '),
+    errorCode: /^[A-Z0-9_]{1,40}$/.test(code) ? code : null,
+    stack: frames
+      .slice(0, 8)
+      .map((line) => line.trim())
+      .join(' | '),
   };
 }

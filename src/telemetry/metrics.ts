@@ -15,17 +15,12 @@ import {
   type OpenMetricsContentType,
 } from 'prom-client';
 import type { MeterName } from '../call.ts';
-import {
-  failureReasons,
-  heldByReasons,
-  limitRefusals,
-  overloadBounds,
-  shedReasons,
-  type RefusalCode,
-} from '../errors.ts';
+import { failureReasons, heldByReasons, limitRefusals, overloadBounds, shedReasons } from '../errors.ts';
+import { packageVersion } from '../version.ts';
 import {
   leaseLostReasons,
   limiterModes,
+  outcomes,
   redisErrorKinds,
   renewalOutcomes,
   type ConfigurationState,
@@ -34,27 +29,12 @@ import {
   type PressureSource,
   type ProcessPressure,
 } from './events.ts';
-import { packageVersion } from '../version.ts';
-import { outcomes, type CallOutcome } from './outcome.policy.ts';
 
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, where exemplars are shown. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
 
-/** Text of a scrape and its content type. */
-export interface MetricsPage {
-  readonly contentType: string;
-  readonly body: string;
-}
-
-export interface MetricsOptions {
-  /** Process and Node metrics too. Off in tests. */
-  readonly processMetrics?: boolean;
-}
-
 type Row<Last> = readonly [labels: string, help: string, last: Last];
 type LabelValues = Readonly<Record<string, string>>;
-/** Labels of the counters that name a workspace. */
-export type WorkspaceLabels = Readonly<Record<'workspace' | 'upstream', string>>;
 
 const throttleKinds = ['rate', 'permanent'];
 
@@ -79,9 +59,6 @@ const counters = {
 } satisfies Record<string, Row<readonly string[] | null>>;
 export type CounterName = keyof typeof counters;
 
-/** Counters whose series begin when one of them is first counted, because few upstreams have them. */
-const rare: ReadonlySet<string> = new Set(['sluice_would_refuse_total', 'sluice_credential_renewals_total']);
-
 /** A millisecond (not held) to ten minutes (longest wait a call may ask for), fine around the default wait of 75 s. */
 export const waitBuckets = [
   0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 20, 30, 45, 60, 75, 120, 300, 600,
@@ -100,7 +77,6 @@ const histograms = {
   sluice_overhead_seconds: ['upstream', 'Per call: time beside waiting, body and upstream.', overheadBuckets],
   sluice_redis_command_seconds: ['command', 'Time of a command on Redis.', redisBuckets],
 } satisfies Record<string, Row<number[]>>;
-export type HistogramName = keyof typeof histograms;
 
 /** What gauges are read from when they are scraped. */
 export interface Scraped {
@@ -112,137 +88,89 @@ export interface Scraped {
 }
 type Reading = (now: Scraped) => Iterable<readonly [LabelValues, number]>;
 
-const ofUpstream =
+/** Of each configured upstream. */
+const each =
   (read: (live: LivePressure, source: PressureSource) => number): Reading =>
   ({ live, source }) =>
-    live.map((each) => [{ upstream: each.upstream }, read(each, source)]);
+    live.map((one) => [{ upstream: one.upstream }, read(one, source)]);
 const ofProcess =
   (read: (process: ProcessPressure) => number): Reading =>
   ({ source }) => [[{}, read(source.process())]];
 
-/** Upstreams that are no longer configured disappear. */
-const gauges: Readonly<Record<string, Row<Reading>>> = {
-  sluice_queue_depth: ['upstream', 'Calls waiting on this replica.', ofUpstream(({ waiting }) => waiting)],
-  sluice_queue_oldest_seconds: [
-    'upstream',
-    'Age of the call waiting longest on this replica.',
-    ofUpstream(({ oldestMs }) => oldestMs / 1_000),
-  ],
-  sluice_in_flight: [
-    'upstream',
-    'Calls sent by this replica whose response has not ended.',
-    ofUpstream(({ inFlight }) => inFlight),
-  ],
-  sluice_upstream_paused: [
-    'upstream',
-    'Whether an operator has paused the upstream.',
-    ofUpstream(({ upstream }, { pauseOf }) => (pauseOf(upstream) === null ? 0 : 1)),
-  ],
-  sluice_breaker_open: [
-    'upstream',
-    '1 while calls are answered in the stead of an upstream that refuses them for good.',
-    ofUpstream(({ upstream }, { breakers }) => Math.min(1, breakers(upstream).length)),
-  ],
-  sluice_bucket_closed_seconds: [
-    'upstream',
-    'Time until the longest-closed bucket opens; 0 = open.',
-    ofUpstream(({ upstream }, source) => {
-      const own = source.buckets().filter((each) => each.upstream === upstream);
-      return Math.max(0, ...own.map(({ snapshot }) => snapshot.closedMs / 1_000));
-    }),
-  ],
-  sluice_bucket_used_ratio: [
-    'upstream dimension',
-    'Used share of the fullest bucket, 0 to 1 (above 1: overdrawn).',
-    bucketsUsed,
-  ],
-  sluice_ceiling_used_ratio: [
-    'upstream window',
-    'Used share of the fullest ceiling of a workspace, as its latest call on this replica met it.',
-    ({ live, source }) =>
-      live.flatMap(({ upstream }) => {
-        const own = source.ceilingsUsed().filter((each) => each.upstream === upstream);
-        const fullest = (window: 'minute' | 'day') => Math.max(0, ...own.map((each) => each[window]));
-        return (['minute', 'day'] as const).map((window) => [{ upstream, window }, fullest(window)]);
-      }),
-  ],
-  sluice_headroom_ratio: [
-    'upstream',
-    'How many times the last hour’s traffic fits, 10 at most: 1 = no more, 0 = calls were refused. Absent: not known.',
-    ({ headrooms }) => Array.from(headrooms, ([upstream, times]) => [{ upstream }, times]),
-  ],
-  sluice_credential_expires_seconds: [
-    'upstream',
-    'Time until the upstream credential in use that ends first ends; 0 = none could be fetched.',
-    // The last one set counts: that which ends first.
-    ({ source }) =>
-      source
-        .credentials()
-        .toSorted((a, b) => b.expiresInMs - a.expiresInMs)
-        .map(({ upstream, expiresInMs }) => [{ upstream }, expiresInMs / 1_000]),
-  ],
-  sluice_queue_bytes: ['', 'Bytes held for calls under way.', ofProcess(({ heldBytes }) => heldBytes)],
-  sluice_kept_response_bytes: ['', 'Bytes kept for repeats.', ofProcess(({ keptBytes }) => keptBytes)],
-  sluice_head_bytes: ['', 'Bytes of heads of requests.', ofProcess(({ headBytes }) => headBytes)],
-  sluice_connections: ['', 'Client connections.', ofProcess(({ connections }) => connections)],
-  sluice_open_calls: [
-    '',
-    'Calls held and in flight on this replica.',
-    ofProcess(({ openCalls }) => openCalls),
-  ],
-  sluice_event_loop_delay_seconds: [
-    '',
-    'Delay of the event loop that stood over the last half second.',
-    ofProcess(({ eventLoopDelayMs }) => eventLoopDelayMs / 1_000),
-  ],
-  sluice_memory_used_ratio: [
-    '',
-    'Used share of the heap or of the container, whichever is fuller, over the last half second.',
-    ofProcess(({ memoryRatio }) => memoryRatio),
-  ],
-  sluice_shedding_ratio: [
-    '',
-    'Share of new calls refused because of load, 0 to 1.',
-    ofProcess(({ sheddingShare }) => sheddingShare),
-  ],
-  sluice_limiter_mode: [
-    'mode',
-    '1 for the mode the limiter is in, 0 for the others.',
-    ({ health }) => limiterModes.map((mode) => [{ mode }, mode === health.mode ? 1 : 0]),
-  ],
-  sluice_config_last_reload_successful: [
-    '',
-    'Whether the latest configuration is in use: 0 after one was refused.',
-    ({ configuration }) => [[{}, configuration.refused === null ? 1 : 0]],
-  ],
-  sluice_config_last_reload_success_timestamp_seconds: [
-    '',
-    'When the configuration in use was read.',
-    ({ configuration }) => [[{}, configuration.inForceSince / 1_000]],
-  ],
-  sluice_build_info: [
-    'version node',
-    'Always 1: which version runs, on which Node.',
-    () => [[{ version: packageVersion(), node: process.versions.node }, 1]],
-  ],
-};
-
-/** Dimensions that an upstream's kind has are there from the start. */
-function* bucketsUsed({ live, source }: Scraped): Generator<readonly [LabelValues, number]> {
-  for (const { upstream, dimensions } of live) {
-    const used = new Map<string, number>(dimensions.map((dimension) => [dimension, 0]));
-    const own = source.buckets().filter((each) => each.upstream === upstream);
-    for (const { meter, level, limit } of own.flatMap(({ snapshot }) => snapshot.meters)) {
-      const dimension = dimensionOf(meter);
-      used.set(dimension, Math.max(used.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
-    }
-    for (const [dimension, ratio] of used) yield [{ upstream, dimension }, ratio];
-  }
-}
+const isPaused = each(({ upstream }, source) => (source.pauseOf(upstream) === null ? 0 : 1));
+const isRefusing = each(({ upstream }, source) => Math.min(1, source.breakers(upstream).length));
+const secondsClosed = each(({ upstream }, source) => {
+  const own = source.buckets().filter((one) => one.upstream === upstream);
+  return Math.max(0, ...own.map(({ snapshot }) => snapshot.closedMs / 1_000));
+});
 
 /** `tokens` is the fullest of all, input and output tokens, and `requests` of images and all windows shorter than a day. */
 const dimensionOf = (meter: MeterName): string =>
   meter.replace(/^\w+_tokens$/, 'tokens').replace(/^images$|^requests_(?:burst|hour)$/, 'requests');
+
+/** Dimensions that an upstream's kind has are there from the start. */
+const bucketsUsed: Reading = ({ live, source }) =>
+  live.flatMap(({ upstream, dimensions }) => {
+    const used = new Map<string, number>(dimensions.map((dimension) => [dimension, 0]));
+    const own = source.buckets().filter((one) => one.upstream === upstream);
+    for (const { meter, level, limit } of own.flatMap(({ snapshot }) => snapshot.meters)) {
+      const dimension = dimensionOf(meter);
+      used.set(dimension, Math.max(used.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
+    }
+    return Array.from(used, ([dimension, ratio]) => [{ upstream, dimension }, ratio] as const);
+  });
+
+const ceilingsUsed: Reading = ({ live, source }) =>
+  live.flatMap(({ upstream }) => {
+    const own = source.ceilingsUsed().filter((one) => one.upstream === upstream);
+    const fullest = (window: 'minute' | 'day') => Math.max(0, ...own.map((one) => one[window]));
+    return (['minute', 'day'] as const).map((window) => [{ upstream, window }, fullest(window)] as const);
+  });
+
+const headrooms: Reading = (now) => Array.from(now.headrooms, ([upstream, n]) => [{ upstream }, n] as const);
+
+/** Of several credentials of an upstream the last one set counts: that which ends first. */
+const credentialEnds: Reading = ({ source }) =>
+  source
+    .credentials()
+    .toSorted((a, b) => b.expiresInMs - a.expiresInMs)
+    .map(({ upstream, expiresInMs }) => [{ upstream }, expiresInMs / 1_000] as const);
+
+const modes: Reading = ({ health }) =>
+  limiterModes.map((mode) => [{ mode }, mode === health.mode ? 1 : 0] as const);
+const isReloaded: Reading = ({ configuration }) => [[{}, configuration.refused === null ? 1 : 0]];
+const reloadedAt: Reading = ({ configuration }) => [[{}, configuration.inForceSince / 1_000]];
+const build: Reading = () => [[{ version: packageVersion(), node: process.versions.node }, 1]];
+
+/** Upstreams that are no longer configured disappear. */
+const gauges: Readonly<Record<string, Row<Reading>>> = {
+  sluice_queue_depth: ['upstream', 'Calls waiting on this replica.', each((one) => one.waiting)],
+  sluice_queue_oldest_seconds: ['upstream', 'Age of the oldest waiting call.', each((u) => u.oldestMs / 1e3)],
+  sluice_in_flight: ['upstream', 'Calls sent whose response has not ended.', each((one) => one.inFlight)],
+  sluice_upstream_paused: ['upstream', 'Whether an operator has paused the upstream.', isPaused],
+  sluice_breaker_open: ['upstream', '1 while calls are answered for one that refuses them.', isRefusing],
+  sluice_bucket_closed_seconds: ['upstream', 'Time until the longest-closed bucket opens.', secondsClosed],
+  sluice_bucket_used_ratio: ['upstream dimension', 'Used share of the fullest bucket.', bucketsUsed],
+  sluice_ceiling_used_ratio: ['upstream window', 'Used share of the fullest ceiling.', ceilingsUsed],
+  sluice_headroom_ratio: ['upstream', 'How many times the last hour’s traffic fits, to 10.', headrooms],
+  sluice_credential_expires_seconds: ['upstream', 'Time until a credential ends.', credentialEnds],
+  sluice_queue_bytes: ['', 'Bytes held for calls under way.', ofProcess((now) => now.heldBytes)],
+  sluice_kept_response_bytes: ['', 'Bytes kept for repeats.', ofProcess((now) => now.keptBytes)],
+  sluice_head_bytes: ['', 'Bytes of heads of requests.', ofProcess((now) => now.headBytes)],
+  sluice_connections: ['', 'Client connections.', ofProcess((now) => now.connections)],
+  sluice_open_calls: ['', 'Calls held and in flight.', ofProcess((now) => now.openCalls)],
+  sluice_event_loop_delay_seconds: [
+    '',
+    'Event loop’s delay.',
+    ofProcess((now) => now.eventLoopDelayMs / 1e3),
+  ],
+  sluice_memory_used_ratio: ['', 'Used share of heap or container.', ofProcess((now) => now.memoryRatio)],
+  sluice_shedding_ratio: ['', 'Share of new calls refused for load.', ofProcess((now) => now.sheddingShare)],
+  sluice_limiter_mode: ['mode', '1 for the mode the limiter is in, 0 for the others.', modes],
+  sluice_config_last_reload_successful: ['', '0 after a configuration was refused.', isReloaded],
+  sluice_config_last_reload_success_timestamp_seconds: ['', 'When that in use was read.', reloadedAt],
+  sluice_build_info: ['version node', 'Always 1: which version runs, on which Node.', build],
+};
 
 /** All metrics with their types, for the reference. */
 export const described = [
@@ -251,13 +179,17 @@ export const described = [
   ...Object.entries(histograms).map((row) => ['histogram', ...row] as const),
 ].map(([type, name, [labels, help]]) => ({ type, name, labels, help }));
 
-const scopeOf = (labels: string): string => /^(workspace|upstream|)/.exec(labels)?.[0] ?? '';
-const counterRows = Object.entries<Row<readonly string[] | null>>(counters);
-/** Counters whose series begin together: those of a workspace on an upstream, of an upstream, and of the replica. */
-const begunTogether = Map.groupBy(
-  counterRows.filter(([name]) => !rare.has(name)).map(([name]) => name),
-  (name) => scopeOf(counters[name as CounterName][0]),
-);
+/** Counters with the labels of all their series, of a workspace on an upstream, of an upstream, or of the replica. */
+const counterRows = Object.entries<Row<readonly string[] | null>>(counters).map(([name, row]) => {
+  const [labels, , values] = row;
+  const last = labels.slice(labels.lastIndexOf(' ') + 1);
+  const series = (by: LabelValues) => values?.map((value) => ({ ...by, [last]: value })) ?? [by];
+  return { name, row, scope: /^(workspace|upstream|)/.exec(labels)?.[0], series };
+});
+
+/** `workspace`, `upstream`: empty = of none. */
+const labelsOf = (workspace: string, upstream: string): LabelValues =>
+  workspace === '' ? (upstream === '' ? {} : { upstream }) : { workspace, upstream };
 
 export class Metrics {
   /** Of OpenMetrics, because prom-client ties exemplars to that. */
@@ -267,22 +199,23 @@ export class Metrics {
   readonly #histograms = new Map<string, Histogram>();
   /** What is written, by the names under which it was registered. */
   readonly #names: readonly string[];
-  /** Upstreams on which series of a workspace's label have begun (`''` = of none), and with the name of a rare counter those of that. */
-  readonly #begun = new Map<string, Map<string, string>>();
+  /** Upstreams on which series of a workspace's label have begun; empty names: of none. */
+  readonly #begun = new Map<string, Set<string>>();
 
-  constructor({ processMetrics = false }: MetricsOptions = {}) {
+  /** `processMetrics`: process and Node metrics too. Off in tests. */
+  constructor({ processMetrics = false }: { readonly processMetrics?: boolean } = {}) {
     this.#registry.setContentType(Registry.OPENMETRICS_CONTENT_TYPE);
     const named = (name: string, [labels, help]: Row<unknown>) => {
       const labelNames = labels.split(' ').filter((label) => label !== '');
       return { name, help, labelNames, registers: [this.#registry] };
     };
-    for (const [name, row] of counterRows) this.#counters.set(name, new Counter(named(name, row)));
+    for (const { name, row } of counterRows) this.#counters.set(name, new Counter(named(name, row)));
     for (const [name, row] of Object.entries(gauges)) this.#gauges.set(new Gauge(named(name, row)), row[2]);
     for (const [name, row] of Object.entries(histograms)) {
       const options = { ...named(name, row), buckets: row[2], enableExemplars: true } as const;
       this.#histograms.set(name, new Histogram(options));
     }
-    this.begin({});
+    this.begin('', '');
     if (processMetrics) collectDefaultMetrics({ register: this.#registry });
     // Gauges that prom-client names like counters: `promtool check metrics` refuses them.
     for (const what of ['handles', 'requests', 'resources'])
@@ -293,18 +226,18 @@ export class Metrics {
     for (const metric of metrics) metric.name = metric.name.replace(/_total$/, '');
   }
 
-  /** Begins the series of a workspace on an upstream, of an upstream, or of the replica; `name`: of a rare counter only. */
-  begin({ workspace = '', upstream = '' }: Partial<LabelValues>, name?: CounterName): void {
-    const begun = this.#begun.get(workspace) ?? new Map<string, string>();
-    this.#begun.set(workspace, begun);
-    const key = name === undefined ? upstream : `${upstream} ${name}`;
-    if (begun.has(key)) return;
-    begun.set(key, upstream);
-    const by = { ...(workspace === '' ? {} : { workspace }), ...(upstream === '' ? {} : { upstream }) };
-    const [scope = ''] = Object.keys(by);
-    for (const each of name === undefined ? (begunTogether.get(scope) ?? []) : [name])
-      for (const series of seriesOf(each, by)) this.#counters.get(each)?.inc(series, 0);
-    if (scope !== 'upstream' || name !== undefined) return;
+  /** Begins the series of a workspace on an upstream, of an upstream, or of the replica; empty names: of none. */
+  begin(workspace: string, upstream: string): void {
+    const begun = this.#begun.get(workspace) ?? new Set();
+    if (begun.has(upstream)) return;
+    this.#begun.set(workspace, begun.add(upstream));
+    const by = labelsOf(workspace, upstream);
+    const scope = Object.keys(by)[0] ?? '';
+    for (const row of counterRows)
+      // Few upstreams are only observed: those count their own series (`RunningTelemetry.reckoned`).
+      if (row.scope === scope && row.name !== 'sluice_would_refuse_total')
+        for (const series of row.series(by)) this.#counters.get(row.name)?.inc(series, 0);
+    if (scope !== 'upstream') return;
     for (const outcome of outcomes)
       this.#histograms.get('sluice_queue_wait_seconds')?.zero({ upstream, outcome });
     this.#histograms.get('sluice_upstream_seconds')?.zero({ upstream });
@@ -312,36 +245,33 @@ export class Metrics {
   }
 
   /** A label may have been taken back meanwhile: its series begin anew. */
-  count(name: CounterName, labels: LabelValues = {}): void {
-    this.begin(labels, rare.has(name) ? name : undefined);
-    this.#counters.get(name)?.inc(labels);
+  count(name: CounterName, labels: LabelValues = {}, by = 1): void {
+    this.begin(labels['workspace'] ?? '', labels['upstream'] ?? '');
+    this.#counters.get(name)?.inc(labels, by);
   }
 
   /** `traceId`: of a trace that exists. */
-  observe(name: HistogramName, labels: LabelValues, ms: number, traceId: string | null = null): void {
+  observe(
+    name: keyof typeof histograms,
+    labels: LabelValues,
+    ms: number,
+    traceId: string | null = null,
+  ): void {
     const exemplar = traceId === null ? {} : { exemplarLabels: { trace_id: traceId } };
     this.#histograms.get(name)?.observe({ labels, value: ms / 1_000, ...exemplar });
   }
 
-  /** `code`: of our own refusal. */
-  callEnded(by: WorkspaceLabels, outcome: CallOutcome, code: RefusalCode | null): void {
-    this.count('sluice_requests_total', { ...by, outcome });
-    if (outcome === 'shed' && code !== null) this.count('sluice_shed_total', { ...by, reason: code });
-  }
-
   /** Removes every series of a label that was taken back. */
   release(workspace: string): void {
-    const names = counterRows.filter(([, [labels]]) => scopeOf(labels) === 'workspace').map(([name]) => name);
-    for (const upstream of this.#begun.get(workspace)?.values() ?? []) {
-      for (const name of names)
-        for (const series of seriesOf(name, { workspace, upstream }))
-          this.#counters.get(name)?.remove(series);
-    }
+    for (const upstream of this.#begun.get(workspace) ?? [])
+      for (const { name, scope, series } of counterRows)
+        if (scope === 'workspace')
+          for (const labels of series({ workspace, upstream })) this.#counters.get(name)?.remove(labels);
     this.#begun.delete(workspace);
   }
 
-  /** Text of a scrape, with gauges as they are at this moment. */
-  async page(format: MetricsFormat, scraped: Scraped): Promise<MetricsPage> {
+  /** Text of a scrape and its content type, with gauges as they are at this moment. */
+  async page(format: MetricsFormat, scraped: Scraped) {
     for (const [gauge, read] of this.#gauges) {
       gauge.reset();
       for (const [labels, value] of read(scraped)) gauge.set(labels, value);
@@ -364,10 +294,4 @@ export class Metrics {
 function plain(text: string, isCounter: boolean): string {
   const bare = text.replace(/ # \{.*$/gm, '');
   return isCounter ? bare.replace(/^# \w+ \S+/gm, '$&_total') : bare;
-}
-
-function seriesOf(name: string, by: LabelValues): readonly LabelValues[] {
-  const [labels, , values] = counters[name as CounterName];
-  const last = labels.slice(labels.lastIndexOf(' ') + 1);
-  return values?.map((value) => ({ ...by, [last]: value })) ?? [by];
 }

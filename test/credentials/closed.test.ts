@@ -18,7 +18,7 @@ test('a credential that is asked for after the end of the gateway leaves no time
   const credentials = new Credentials({
     clock,
     random: systemRandom,
-    telemetry: { credentialRenewal: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
+    telemetry: { count: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
     settings: { privacy: { labelKey: 'k' }, upstreams: new Map() } as never,
     send: never,
     createMap: null,

@@ -26,7 +26,7 @@ const failed = { kind: 'failed', failure: null } as const;
 function replica(name: string, labelKey = 'a label key') {
   const clock = manualClock();
   const counts = { madeAgain: 0 };
-  const telemetry = { madeAgain: () => void (counts.madeAgain += 1) };
+  const telemetry = { count: () => void (counts.madeAgain += 1) };
   const createMap = createMapsIn(server.connect(), labelKey);
   const claims = new Claims({ clock, createMap, replica: name, telemetry });
   server.closes(claims);

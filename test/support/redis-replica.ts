@@ -64,8 +64,10 @@ export async function startReplica(
   const telemetry: Telemetry = {
     ...noTelemetry,
     limiterMode: (mode) => void noted.push(`mode ${mode}`),
-    leaseLost: (reason) => void noted.push(`lost ${reason}`),
-    redisError: (kind) => void noted.push(`error ${kind}`),
+    count: (_, labels) =>
+      void noted.push(
+        labels?.['kind'] === undefined ? `lost ${labels?.['reason']}` : `error ${labels['kind']}`,
+      ),
     log: {
       ...noTelemetry.log,
       warn: (message) => void warnings.push(message),

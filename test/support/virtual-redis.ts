@@ -104,7 +104,7 @@ export class VirtualRedis {
         telemetry: {
           ...noTelemetry,
           limiterMode: (mode) => void modes.push(mode),
-          leaseLost: (reason) => void lost.push(reason),
+          count: (_, labels) => void (labels?.['reason'] === undefined || lost.push(labels['reason'])),
         },
         listener: {
           onGrant: (grant) => {

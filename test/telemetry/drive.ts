@@ -1,5 +1,4 @@
 /** Drives telemetry without a gateway: a settable clock, lines kept in memory, calls and workspaces by name. */
-import type { DestinationStream } from 'pino';
 import { bucketKey } from '../../src/ids.ts';
 import type { Call } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
@@ -31,7 +30,7 @@ export function settableClock(wall = Date.UTC(2026, 10, 21, 12)): SettableClock 
 
 export const fixedRandom = (value: number): Random => ({ next: () => value, hex: (n) => 'ab'.repeat(n) });
 
-export function memoryLines(): DestinationStream & { readonly lines: string[] } {
+export function memoryLines() {
   const lines: string[] = [];
   return { lines, write: (line: string) => void lines.push(line) };
 }

@@ -105,10 +105,10 @@ describe('a scrape of the metrics', () => {
     given.telemetry.reckoned(call, { kind: 'wait', waitMs: 1_500 });
     given.telemetry.reckoned(call, { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
     given.telemetry.redisCommand('append', 1);
-    given.telemetry.credentialRenewal('lm', 'renewed');
-    given.telemetry.replayed('lm');
-    given.telemetry.joined('lm');
-    given.telemetry.madeAgain('lm');
+    given.telemetry.count('sluice_credential_renewals_total', { upstream: 'lm', outcome: 'renewed' });
+    given.telemetry.count('sluice_idempotent_replays_total', { upstream: 'lm' });
+    given.telemetry.count('sluice_repeats_joined_total', { upstream: 'lm' });
+    given.telemetry.count('sluice_repeats_made_again_total', { upstream: 'lm' });
     given.telemetry.observe({
       process: () => idleProcess,
       buckets: () => [],
@@ -227,8 +227,8 @@ describe('a scrape of the metrics', () => {
     telemetry.limiterMode('redis');
     telemetry.limiterMode('local');
     telemetry.redisCommand('append', 2);
-    telemetry.redisError('timeout');
-    telemetry.leaseLost('stalled');
+    telemetry.count('sluice_redis_errors_total', { kind: 'timeout' });
+    telemetry.count('sluice_leases_lost_total', { reason: 'stalled' });
     expect(await value('sluice_limiter_mode', { mode: 'local' })).toBe(1);
     expect(await value('sluice_limiter_mode', { mode: 'redis' })).toBe(0);
     expect(await value('sluice_redis_command_seconds_sum', { command: 'append' })).toBeCloseTo(0.002);

@@ -1,8 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { trace, TraceFlags } from '@opentelemetry/api';
-import { parentOf } from '../../src/telemetry/spans.ts';
-import { startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
+import { parentOf, startTracing, tracingConfigured } from '../../src/telemetry/tracing.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
 import { callAt, driven, lm, shop } from './drive.ts';
@@ -162,7 +161,7 @@ describe('tracing', () => {
       // The API alone is no cost worth avoiding: prom-client brings it along.
       const count = () => [...loaded].filter((url) => /@opentelemetry.(?!api)/.test(url)).length;
       await import(${url('service.ts')});
-      const { startTracing } = await import(${url('telemetry/traces.ts')});
+      const { startTracing } = await import(${url('telemetry/tracing.ts')});
       await startTracing({}, 'one');
       const before = count();
       await (await startTracing({ OTEL_TRACES_EXPORTER: 'none,' }, 'one'))?.close();

@@ -72,7 +72,7 @@ export async function startGrants(options: TokenEndpointOptions): Promise<GrantW
         random: systemRandom,
         send: createEndpoint({ clock: systemClock }),
         telemetry: {
-          credentialRenewal: (_, outcome) => void said.push(outcome),
+          count: (_, labels) => void said.push(labels?.['outcome'] ?? ''),
           log: {
             debug: say('debug'),
             info: say('info'),

@@ -18,7 +18,7 @@ const grant = new RefreshGrant({
     process.kill(process.pid, 'SIGKILL');
     return response;
   },
-  telemetry: { credentialRenewal: () => {}, log: { warn: () => {} } as never },
+  telemetry: { count: () => {}, log: { warn: () => {} } as never },
 });
 await grant.fetch({
   client,

@@ -59,7 +59,9 @@ export class Replica {
         ledger.reach(`mode ${mode}`);
         ledger.note(clock.monotonic(), `${name} mode ${mode}`);
       },
-      leaseLost: (reason) => ledger.suspected(reason),
+      count(_, labels) {
+        if (labels?.['reason'] !== undefined) ledger.suspected(labels['reason']);
+      },
       log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
     };
     const listener: LimiterListener = {
@@ -69,7 +71,6 @@ export class Replica {
     const { leaseMs, isAlone } = ledger.plan;
     const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }), privacy: { labelKey: '' } };
     const random = { next: () => chance.next(), hex: nameEach(name) };
-    const { leaseLost: onLeaseLost } = telemetry;
     this.stores =
       isAlone === true
         ? ownStores({
@@ -80,7 +81,7 @@ export class Replica {
             server,
             listener,
             onFailure: bug,
-            onLeaseLost,
+            onLeaseLost: (reason) => ledger.suspected(reason),
           })
         : createStores(
             // Nothing else of the settings concerns the stores.

@@ -1,6 +1,6 @@
 /**
- * The spans of a call: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP semantic-convention names.
- * Without an exporter there are none (`traces.ts`).
+ * The spans of a call: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP semantic-convention names;
+ * and where they go: nowhere, until somebody has configured it.
  *
  * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace
  * ids, baggage. Nothing is read from a call but its method, form and `traceparent`.
@@ -12,7 +12,6 @@ import {
   trace,
   TraceFlags,
   type Attributes,
-  type Context,
   type Span,
   type SpanContext,
   type Tracer,
@@ -20,6 +19,7 @@ import {
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason } from '../errors.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 import { knownMethods, type CallEnd } from './events.ts';
 
 const routes: Record<Call['form'], string> = {
@@ -52,47 +52,39 @@ export class CallSpans {
   #attempt: Span | null = null;
 
   /**
-   * `startedAt`: when the call came, Unix milliseconds. `workspace`: its label; `null` = it has no valid API key, and its `traceparent`
+   * `startTime`: when the call came, Unix milliseconds. `workspace`: its label; `null` = it has no valid API key, and its `traceparent`
    * counts for nothing: a stranger chooses no trace and forces none.
    */
   constructor(
     tracer: Tracer,
-    call: Call,
-    {
-      startedAt,
-      workspace,
-      upstream,
-    }: {
-      readonly startedAt: number;
+    { id, method, form, rawFields }: Pick<Call, 'id' | 'method' | 'form' | 'rawFields'>,
+    of: {
+      readonly startTime: number;
       readonly workspace: string | null;
       readonly upstream: UpstreamSettings | null;
     },
   ) {
+    const { startTime, workspace, upstream } = of;
     this.#tracer = tracer;
-    this.#parent = workspace === null ? null : parentOf(call.rawFields);
+    this.#parent = workspace === null ? null : parentOf(rawFields);
     this.#upstream = upstream;
-    this.#method = knownMethods.has(call.method) ? call.method : 'HTTP';
-    const route = routes[call.form];
-    this.#server = tracer.startSpan(
-      `${this.#method} ${route}`,
-      { kind: SpanKind.SERVER, startTime: startedAt },
-      this.#parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, this.#parent),
-    );
+    this.#method = knownMethods.has(method) ? method : 'HTTP';
+    const within = this.#parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, this.#parent);
+    const kind = { kind: SpanKind.SERVER, startTime };
+    this.#server = tracer.startSpan(`${this.#method} ${routes[form]}`, kind, within);
     this.traceId = this.#server.isRecording() ? this.#server.spanContext().traceId : null;
     if (this.traceId === null) return;
     // Few calls are sampled, so that the others do not make them.
     this.#server.setAttributes({
-      ...this.#methodAttribute(),
-      'http.route': route,
-      'sluice.request_id': call.id,
-      ...(workspace === null ? {} : { 'sluice.workspace': workspace }),
-      ...this.#upstreamAttribute(),
+      ...this.#attributes(),
+      'http.route': routes[form],
+      'sluice.request_id': id,
     });
+    if (workspace !== null) this.#server.setAttribute('sluice.workspace', workspace);
   }
 
   waiting(): void {
-    if (this.traceId === null) return;
-    this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamAttribute() }, this.#inServer());
+    if (this.traceId !== null) this.#wait = this.#begin('wait', SpanKind.INTERNAL, this.#ofUpstream());
   }
 
   /** The call waits no longer: it was granted, or has ended. */
@@ -104,7 +96,7 @@ export class CallSpans {
   /** `resends`: attempts before this one. */
   sent(resends: number): void {
     if (this.traceId === null) return;
-    const attributes: Attributes = { ...this.#methodAttribute(), ...this.#upstreamAttribute() };
+    const attributes = this.#attributes();
     if (resends > 0) attributes['http.request.resend_count'] = resends;
     const [origin, ...others] = this.#upstream?.origins ?? [];
     // Only where configuration leaves one possible server: a host the client chose is the client's business.
@@ -112,11 +104,7 @@ export class CallSpans {
       attributes['server.address'] = origin.host;
       attributes['server.port'] = origin.port;
     }
-    this.#attempt = this.#tracer.startSpan(
-      this.#method,
-      { kind: SpanKind.CLIENT, attributes },
-      this.#inServer(),
-    );
+    this.#attempt = this.#begin(this.#method, SpanKind.CLIENT, attributes);
   }
 
   /**
@@ -166,16 +154,17 @@ export class CallSpans {
     this.#server.end();
   }
 
-  #inServer(): Context {
-    return trace.setSpan(ROOT_CONTEXT, this.#server);
+  #begin(name: string, kind: SpanKind, attributes: Attributes): Span {
+    return this.#tracer.startSpan(name, { kind, attributes }, trace.setSpan(ROOT_CONTEXT, this.#server));
   }
 
-  #methodAttribute(): Attributes {
-    return { 'http.request.method': this.#method === 'HTTP' ? '_OTHER' : this.#method };
-  }
-
-  #upstreamAttribute(): Attributes {
+  #ofUpstream(): Attributes {
     return this.#upstream === null ? {} : { 'sluice.upstream': this.#upstream.name };
+  }
+
+  #attributes(): Attributes {
+    const method = this.#method === 'HTTP' ? '_OTHER' : this.#method;
+    return { 'http.request.method': method, ...this.#ofUpstream() };
   }
 }
 
@@ -184,20 +173,12 @@ function fail(span: Span, type: string): void {
   span.setStatus({ code: SpanStatusCode.ERROR });
 }
 
-const fieldName = 'traceparent';
-
 /** The client's span, from its W3C `traceparent`; `null` where that is missing, is not well-formed or comes twice. */
 export function parentOf(rawFields: readonly string[]): SpanContext | null {
-  let found: string | undefined;
-  for (let at = 0; at < rawFields.length; at += 2) {
-    const name = rawFields[at];
-    if (name?.length !== fieldName.length || name.toLowerCase() !== fieldName) continue;
-    if (found !== undefined) return null;
-    found = rawFields[at + 1];
-  }
-  if (found === undefined) return null;
+  const [given, ...others] = valuesOf(rawFields, 'traceparent');
+  if (given === undefined || others.length > 0) return null;
   const match =
-    /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(found);
+    /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(given);
   const [, version, traceId, spanId, flags, rest] = match ?? [];
   if (traceId === undefined || spanId === undefined || flags === undefined) return null;
   if (version === '00' && rest !== undefined) return null;
@@ -207,3 +188,44 @@ export function parentOf(rawFields: readonly string[]): SpanContext | null {
 /** The `traceparent` field that a request carries (W3C Trace Context, level 1). */
 const traceparentOf = ({ traceId, spanId, traceFlags }: SpanContext): string =>
   `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`;
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** True when the standard variables name a place for spans and do not switch tracing off. */
+export function tracingConfigured(env: Environment): boolean {
+  const exporters = (env['OTEL_TRACES_EXPORTER'] ?? '').split(',').map((name) => name.trim());
+  if (env['OTEL_SDK_DISABLED']?.toLowerCase() === 'true' || exporters.includes('none')) return false;
+  const endpoints = [env['OTEL_EXPORTER_OTLP_ENDPOINT'], env['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT']];
+  return [...exporters, ...endpoints].some((place) => place !== undefined && place !== '');
+}
+
+/**
+ * Starts the SDK when `env` configures an exporter, else gives `null` and loads nothing: it costs 0.2 s of CPU and 20 MB to load, and started
+ * without configuration it would export to localhost. It reads the other standard variables (endpoint, protocol, headers, batching,
+ * sampler, resource attributes) from the process's environment itself. Nothing is instrumented automatically, because that records target
+ * URLs and script arguments and would hand the client's `baggage` to the upstream. `instanceId` names this replica in `service.instance.id`.
+ */
+export async function startTracing(env: Environment, instanceId: string): Promise<Tracing | null> {
+  if (!tracingConfigured(env)) return null;
+  const [{ NodeSDK }, resources] = await Promise.all([
+    import('@opentelemetry/sdk-node'),
+    import('@opentelemetry/resources'),
+  ]);
+  const own = { 'service.name': 'sluice', 'service.instance.id': instanceId };
+  const detectors = [resources.resourceAttributesEnvDetector, resources.serviceNameEnvDetector];
+  const sdk = new NodeSDK({
+    resource: resources
+      .defaultResource()
+      .merge(resources.resourceFromAttributes(own))
+      .merge(resources.detectResources({ detectors })),
+    // The SDK's other detectors would add host names and the command line.
+    autoDetectResources: false,
+    // Spans are given their parents explicitly, and nothing is put into requests but a `traceparent`.
+    textMapPropagator: null,
+    instrumentations: [],
+    metricReaders: [],
+    logRecordProcessors: [],
+  });
+  sdk.start();
+  return { tracer: trace.getTracer('sluice'), close: () => sdk.shutdown() };
+}
