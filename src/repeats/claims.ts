@@ -12,18 +12,9 @@ import { deserialize, serialize } from 'node:v8';
 import { delay, type Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { MemoryMap, anybody, change } from '../replicated/shared-map.ts';
-import type {
-  Codec,
-  CreateMap,
-  Entry,
-  MapKey,
-  PutReply,
-  Reading,
-  SharedMap,
-} from '../replicated/shared-map.ts';
+import type { CreateMap, MapKey, PutReply, SharedMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { assertSameCall, tooLarge, unreadable } from './repeat.ts';
-import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
+import { assertSameCall, noResponse, type CallResult, type KeptResponse, type RepeatKey } from './repeat.ts';
 
 /** Time between two renewals of a claim, milliseconds. */
 const renewEveryMs = 500;
@@ -58,24 +49,12 @@ interface Claim {
   readonly state: ClaimState;
 }
 
-/** Entries are sealed, so what is read was written by a replica. */
-const claimCodec: Codec<Claim> = {
-  write: (claim) => serialize(claim),
-  read: (bytes) => deserialize(bytes) as Claim,
-};
-
-/** The entry of a call: whoever can write to Redis cannot open it without workspace, idempotency key and label key. */
-const entryOf = ({ name, secret }: RepeatKey): MapKey => ({
-  name,
-  secret: JSON.stringify([secret.workspaceId, secret.key]),
-});
-
-/** A response that another replica has got. `isReplayed`: its call had ended before it was asked for. */
-interface ResponseGiven {
-  readonly kind: 'response';
-  readonly response: KeptResponse;
-  readonly isReplayed: boolean;
-}
+/** What a call that may be a repeat does: it is made, or gets a response. */
+type Found =
+  /** `arrivedAt`: the position of the call that it repeats, milliseconds since the epoch; `null` = it has its own. */
+  | { readonly kind: 'make'; readonly arrivedAt: number | null }
+  /** Another replica has got it. `isReplayed`: its call had ended before it was asked for. */
+  | { readonly kind: 'response'; readonly response: KeptResponse; readonly isReplayed: boolean };
 
 /**
  * What a client left, for whoever repeats its call. `name`: of the call, which goes on or was answered; `null` = the call waited and has
@@ -111,73 +90,44 @@ export class Claims {
   constructor(parts: ClaimsParts) {
     const { clock, createMap } = parts;
     this.#parts = parts;
-    this.#claims = createMap?.({ name: 'repeat.5', codec: claimCodec }) ?? new MemoryMap(clock);
+    // Entries are sealed, so what is read was written by a replica.
+    const codec = { write: serialize, read: (bytes: Buffer) => deserialize(bytes) as Claim };
+    this.#claims = createMap?.({ name: 'repeat.5', codec }) ?? new MemoryMap(clock);
     this.#left = createMap?.({ name: 'left.5' }) ?? new MemoryMap(clock);
   }
 
   /**
-   * What a call with a key does: it is made (at the position of the call that it repeats, in milliseconds since the epoch), or gets
-   * the response of that call.
+   * Claims the call for this replica, or waits for the response of the one that it repeats.
    * @throws Refusal `idempotency_mismatch`, `idempotency_conflict`, or what the call that this one repeats was refused with;
    * the signal's reason when nobody waits any more
    */
-  async find(
-    key: RepeatKey,
-    signal: AbortSignal,
-  ): Promise<ResponseGiven | { readonly kind: 'make'; readonly arrivedAt: number | null }> {
-    for (let free: Entry<Claim> | null = null; ;) {
-      const claimed: PutReply<Claim> = await this.#put(key, { kind: 'held' }, heldMs, free?.owner);
-      if (claimed.kind !== 'lost') {
+  async find(key: RepeatKey, signal: AbortSignal): Promise<Found> {
+    const { clock, telemetry } = this.#parts;
+    let answeredAt = -Infinity;
+    for (let free: Written | null = null, isReplayed = true; ;) {
+      const over = free?.kind === 'entry' ? free.owner : free === null ? null : anybody;
+      const reply: PutReply<Claim> = await this.#put(key, { kind: 'held' }, heldMs, over);
+      // While the map is away for a moment, the call that it repeats may go on elsewhere.
+      const isAway = reply.kind === 'unavailable' && clock.monotonic() - answeredAt < claimMs;
+      if (reply.kind !== 'lost' && !isAway) {
         // Without a reply of the map the call is claimed with the first renewal that gets one.
         this.#hold(key);
-        const former = free?.value.state;
+        const former = free?.kind === 'entry' ? free.value.state : null;
         if (former?.kind === 'held')
-          this.#parts.telemetry.count('sluice_repeats_made_again_total', { upstream: key.upstream });
+          telemetry.count('sluice_repeats_made_again_total', { upstream: key.upstream });
         signal.throwIfAborted();
         return { kind: 'make', arrivedAt: former?.kind === 'left' ? former.arrivedAt : null };
       }
-      const found = await this.#waitFor(key, signal, claimed.to);
-      if (found?.kind === 'response') return found;
-      free = found;
-    }
-  }
-
-  /**
-   * The response of the call with this name, which another replica makes or has made; `null` = there is none to wait for.
-   * @throws as {@link find}
-   */
-  async ofAnother(key: RepeatKey, signal: AbortSignal): Promise<ResponseGiven | null> {
-    const found = await this.#waitFor(key, signal, await this.#claims.read(entryOf(key)));
-    return found?.kind === 'response' ? found : null;
-  }
-
-  /** Waits for the result of a call while another replica makes it. Resolves with its entry, or `null`, where the call may be made. */
-  async #waitFor(
-    key: RepeatKey,
-    signal: AbortSignal,
-    first: Reading<Claim>,
-  ): Promise<ResponseGiven | Entry<Claim> | null> {
-    const { clock } = this.#parts;
-    let answeredAt = clock.monotonic();
-    for (let read = first, isReplayed = true; ; isReplayed = false) {
       signal.throwIfAborted();
-      if (read.kind === 'none') return null;
-      if (read.kind === 'unreadable') return unavailable(key, unreadable());
-      if (read.kind === 'entry') {
-        const { state } = read.value;
+      if (reply.kind === 'lost') {
         answeredAt = clock.monotonic();
-        if (state.kind === 'held' ? read.leftMs <= traceMs : state.kind === 'left') return read;
-        if (state.kind === 'ended' && isReplayed && !state.isKept) return read;
-        assertSameCall(key, read.value);
-        if (state.kind === 'ended') {
-          const { result } = state;
-          if (result === 'too_large') return unavailable(key, tooLarge());
-          if ('code' in result) throw new Refusal(result.code, result.details);
-          return { kind: 'response', response: result, isReplayed };
-        }
-      } else if (clock.monotonic() - answeredAt >= claimMs) return null;
+        const response = responseIn(key, reply.to, isReplayed);
+        if (typeof response === 'object') return { kind: 'response', response, isReplayed };
+        free = response === 'free' ? reply.to : null;
+        if (free !== null) continue;
+      }
       await delay(clock, checkEveryMs, signal);
-      read = await this.#claims.read(entryOf(key));
+      isReplayed = false;
     }
   }
 
@@ -196,7 +146,9 @@ export class Claims {
   ended(key: RepeatKey, ended: CallResult, keepMs: number): void {
     if (!this.#underWay.delete(key)) return;
     const isKept = ended.kind === 'answered' && ended.isKept && keepMs > 0;
-    const result = passedOn(ended);
+    const failure = ended.kind === 'failed' && ended.failure instanceof Refusal ? ended.failure : null;
+    const refused = failure === null ? null : { code: failure.code, details: failure.details };
+    const result = ended.kind === 'answered' ? ended.response : refused;
     if (result === null || (result === 'too_large' && !isKept)) this.forget(key);
     else this.#do(this.#put(key, { kind: 'ended', result, isKept }, isKept ? keepMs : passedOnMs));
   }
@@ -252,12 +204,6 @@ export class Claims {
     return owner;
   }
 
-  /** Renews the claim from now on. */
-  #hold(key: RepeatKey): void {
-    this.#underWay.add(key);
-    this.#cancelRenewal ??= this.#renewLater();
-  }
-
   #put(key: RepeatKey, state: ClaimState, ttlMs: number, over: string | null = null) {
     const claim = { fingerprint: key.fingerprint, state };
     return this.#claims.put(entryOf(key), claim, { owner: this.#ownerOf(key), ttlMs, over });
@@ -277,27 +223,52 @@ export class Claims {
     this.#work = Promise.all([this.#work, work]).then(() => {});
   }
 
+  /** Renews the claim from now on. */
+  #hold(key: RepeatKey): void {
+    this.#underWay.add(key);
+    this.#cancelRenewal ??= this.#renewLater();
+  }
+
   #renewLater(): () => void {
     return this.#parts.clock.after(renewEveryMs, () => {
       const renewals = [...this.#underWay].map((key) => this.#put(key, { kind: 'held' }, heldMs));
-      this.#do(
-        Promise.all(renewals).then(() => {
-          this.#cancelRenewal = this.#underWay.size > 0 ? this.#renewLater() : null;
-        }),
-      );
+      const renewed = Promise.all(renewals).then(() => {
+        this.#cancelRenewal = this.#underWay.size > 0 ? this.#renewLater() : null;
+      });
+      this.#do(renewed);
     });
   }
 }
 
-/** What repeats elsewhere get of a call that has ended; `null` = nothing: they make it. */
-function passedOn(ended: CallResult) {
-  if (ended.kind === 'answered') return ended.response;
-  const { failure } = ended;
-  return failure instanceof Refusal ? { code: failure.code, details: failure.details } : null;
-}
+/** The entry of a call: whoever can write to Redis cannot open it without workspace, idempotency key and label key. */
+const entryOf = ({ name, secret }: RepeatKey): MapKey => ({
+  name,
+  secret: JSON.stringify([secret.workspaceId, secret.key]),
+});
 
-/** A call that has run, and whose response cannot be had. @throws Refusal where the key forbids to make it again */
-function unavailable({ marker }: RepeatKey, refusal: Refusal): null {
-  if (marker === 'key') throw refusal;
-  return null;
+/** What somebody else has written about a call. */
+type Written = Extract<PutReply<Claim>, { kind: 'lost' }>['to'];
+
+/**
+ * The response that the entry has for a repeat; `held` = it has to be waited for, `free` = the call may be made.
+ * @param isFirst it is the repeat's first look at the entry
+ * @throws Refusal where the call must not be made, or was refused
+ */
+function responseIn(key: RepeatKey, written: Written, isFirst: boolean): KeptResponse | 'held' | 'free' {
+  /** The call has run, and its response cannot be had. */
+  const unavailable = (why: Parameters<typeof noResponse>[0]): 'free' => {
+    if (key.marker === 'key') throw noResponse(why);
+    return 'free';
+  };
+  if (written.kind !== 'entry') return unavailable('no longer available');
+  const { state } = written.value;
+  const isAbandoned = state.kind === 'held' && written.leftMs <= traceMs;
+  // What another call came to, and is not kept, is nothing to a repeat that did not wait for it.
+  const isOver = state.kind === 'ended' && !state.isKept && isFirst;
+  if (isAbandoned || isOver || state.kind === 'left') return 'free';
+  assertSameCall(key, written.value);
+  if (state.kind === 'held') return 'held';
+  if (state.result === 'too_large') return unavailable('too large to be kept');
+  if ('code' in state.result) throw new Refusal(state.result.code, state.result.details);
+  return state.result;
 }

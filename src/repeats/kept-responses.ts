@@ -26,6 +26,7 @@ export class KeptResponses {
   readonly #onDropped: (key: RepeatKey) => void;
   /** Oldest first. */
   readonly #entries = new Map<string, Kept>();
+  /** By workspace: memory of responses, kept and under way. */
   readonly #bytesOf = new Map<string, number>();
   /** Memory of all responses, kept and under way, and of those under way. Bytes. */
   bytes = 0;
@@ -39,21 +40,24 @@ export class KeptResponses {
   }
 
   find(name: string): Kept | null {
-    this.#dropExpired();
+    const now = this.#clock.monotonic();
+    for (const [oldest, { endsAt }] of this.#entries) {
+      if (endsAt > now) break;
+      this.delete(oldest);
+    }
     const entry = this.#entries.get(name);
-    return entry === undefined || entry.endsAt <= this.#clock.monotonic() ? null : entry;
+    return entry === undefined || entry.endsAt <= now ? null : entry;
   }
 
   /** Keeps the result of a call for `lifeMs` milliseconds. False: it is larger than what may be kept. */
   put(key: RepeatKey, response: Kept['response'], lifeMs: number): boolean {
     this.delete(key.name);
-    this.#dropExpired();
     const bytes = bytesOf(response);
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return false;
     this.#entries.set(key.name, { key, response, bytes, endsAt: this.#clock.monotonic() + lifeMs });
     this.#count(key.owner, bytes);
-    this.#makeRoom(key.owner);
+    this.#fits(key.owner, true);
     return true;
   }
 
@@ -67,50 +71,34 @@ export class KeptResponses {
 
   /** Counts bytes of a response that is under way. False, and nothing counted, when they do not fit. */
   take({ owner, marker }: RepeatKey, bytes: number): boolean {
-    const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
+    this.bytesUnderWay += bytes;
     this.#count(owner, bytes);
     // Kept responses make room only for one with a key.
-    if (marker === 'key') this.#makeRoom(owner);
-    const fits = this.#of(owner) <= maxWorkspaceBytes && this.bytes <= maxTotalBytes;
-    if (fits) this.bytesUnderWay += bytes;
-    else this.#count(owner, -bytes);
+    const fits = this.#fits(owner, marker === 'key');
+    if (!fits) this.give(owner, bytes);
     return fits;
   }
 
-  give({ owner }: RepeatKey, bytes: number): void {
+  give(owner: string, bytes: number): void {
     this.bytesUnderWay -= bytes;
     this.#count(owner, -bytes);
   }
 
   #count(owner: string, bytes: number): void {
     this.bytes += bytes;
-    const now = this.#of(owner) + bytes;
+    const now = (this.#bytesOf.get(owner) ?? 0) + bytes;
     if (now > 0) this.#bytesOf.set(owner, now);
     else this.#bytesOf.delete(owner);
   }
 
-  #of(owner: string): number {
-    return this.#bytesOf.get(owner) ?? 0;
-  }
-
-  #dropExpired(): void {
-    const now = this.#clock.monotonic();
-    for (const [name, { endsAt }] of this.#entries) {
-      if (endsAt > now) return;
-      this.delete(name);
-    }
-  }
-
-  #makeRoom(owner: string): void {
+  /** True where the workspace and all together are within their bounds, if `mayDrop` behind the oldest kept responses. */
+  #fits(owner: string, mayDrop: boolean): boolean {
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
-    for (const [name, entry] of this.#entries) {
-      if (this.#of(owner) <= maxWorkspaceBytes) break;
-      if (entry.key.owner === owner) this.delete(name);
-    }
-    for (const name of this.#entries.keys()) {
-      if (this.bytes <= maxTotalBytes) return;
-      this.delete(name);
-    }
+    const isOver = (): boolean => (this.#bytesOf.get(owner) ?? 0) > maxWorkspaceBytes;
+    const droppable = mayDrop ? this.#entries : [];
+    for (const [name, { key }] of droppable) if (isOver() && key.owner === owner) this.delete(name);
+    for (const [name] of droppable) if (this.bytes > maxTotalBytes) this.delete(name);
+    return !isOver() && this.bytes <= maxTotalBytes;
   }
 }
 
@@ -123,31 +111,31 @@ function bytesOf(response: Kept['response']): number {
 /** The bytes of one response body, kept while it passes, so that a client that joins later can have it from its first byte. */
 export class KeptBody {
   readonly #key: RepeatKey;
-  readonly #maxBytes: number;
   readonly #all: KeptResponses;
+  readonly maxBytes: number;
   #length = 0;
   #counted = 0;
   /** All of the body so far; `null` = it is larger than what may be kept of it. */
   pieces: Buffer[] | null = [];
 
-  constructor(key: RepeatKey, maxBytes: number, all: KeptResponses) {
+  constructor(key: RepeatKey, all: KeptResponses, maxBytes: number) {
     this.#key = key;
-    this.#maxBytes = maxBytes;
     this.#all = all;
+    this.maxBytes = maxBytes;
   }
 
   append(piece: Buffer): void {
     if (this.pieces === null) return;
     const bytes = piece.length + pieceBytes;
     this.#length += piece.length;
-    if (this.#length > this.#maxBytes || !this.#all.take(this.#key, bytes)) return this.drop();
+    if (this.#length > this.maxBytes || !this.#all.take(this.#key, bytes)) return this.drop();
     this.#counted += bytes;
     this.pieces.push(piece);
   }
 
   /** Gives the memory up; from here on there is no whole body. */
   drop(): void {
-    this.#all.give(this.#key, this.#counted);
+    this.#all.give(this.#key.owner, this.#counted);
     this.#counted = 0;
     this.pieces = null;
   }

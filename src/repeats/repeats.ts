@@ -15,7 +15,7 @@ import type { CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { Claims, leftKeptMs, type LeftCall } from './claims.ts';
 import { KeptBody, KeptResponses } from './kept-responses.ts';
-import { assertSameCall, type CallResult, type KeptResponse, type RepeatKey, tooLarge } from './repeat.ts';
+import { assertSameCall, noResponse, type CallResult, type KeptResponse, type RepeatKey } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 
 /**
@@ -83,8 +83,8 @@ export class Repeats {
   async run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
     // The key was valid when the head of the request came; its body may have taken long.
     if (!incoming.stillValid()) throw keyEnded();
-    const { marker } = incoming.key;
-    const outcome = await (marker === 'key' ? this.#named(incoming, make) : this.#unnamed(incoming, make));
+    const left = incoming.key.marker === 'again' ? await this.#takeLeft(incoming) : null;
+    const outcome = await this.#callFor(incoming, left, make).join(incoming);
     const { status, upstreamFields: rawFields, rateLimit } = outcome;
     if (rawFields === undefined) return outcome;
     return { ...outcome, fields: incoming.fieldsFor({ status, rawFields }, rateLimit !== null) };
@@ -109,39 +109,22 @@ export class Repeats {
     this.#claims.close();
   }
 
-  /** A call with a key: joins the one under way, gets what was kept, or is made. */
-  async #named(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
+  /** The call under way that the incoming one repeats, or a new one. `left`: what a client left of an equal call without a key. */
+  #callFor(incoming: IncomingCall, left: LeftCall | null, make: MakeCall): SharedCall {
     const { key } = incoming;
-    const known = this.#held.get(key.name);
-    if (known !== undefined) {
-      assertSameCall(key, known.key);
-      if (!known.isJoinable) throw tooLarge();
-      return this.#join(known, incoming);
+    const isNamed = key.marker === 'key';
+    const underWay = this.#held.get(isNamed ? key.name : (left?.name ?? ''));
+    if (isNamed && underWay !== undefined) assertSameCall(key, underWay.key);
+    if (underWay?.isJoinable === true) {
+      this.#parts.telemetry.count('sluice_repeats_joined_total', { upstream: key.upstream });
+      return underWay;
     }
-    const kept = this.#kept.find(key.name);
-    if (kept !== null) {
-      assertSameCall(key, kept.key);
-      if (kept.response === 'too_large') throw tooLarge();
-      return this.#given(key, kept.response, true);
-    }
-    return this.#begin(incoming, key, null, make).join(incoming);
-  }
-
-  /** A call without a key: has the response of an equal call that was left, if it is a repeat and there is one, or is made. */
-  async #unnamed(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
-    const { key } = incoming;
-    const left = key.marker === 'again' ? await this.#takeLeft(incoming) : null;
-    const underWay = this.#held.get(left?.name ?? '');
-    if (underWay?.isJoinable === true) return this.#join(underWay, incoming);
+    if (isNamed && underWay !== undefined) throw noResponse('too large to be kept');
+    if (isNamed) return this.#begin(incoming, key, null, make);
     this.#unnamedCalls += 1;
     const newName = `${this.#replica}.u${this.#unnamedCalls}`;
     const name = underWay === undefined ? (left?.name ?? newName) : newName;
-    return this.#begin(incoming, { ...key, name }, left, make).join(incoming);
-  }
-
-  #join(call: SharedCall, incoming: IncomingCall): Promise<Outcome> {
-    this.#parts.telemetry.count('sluice_repeats_joined_total', { upstream: call.key.upstream });
-    return call.join(incoming);
+    return this.#begin(incoming, { ...key, name }, left, make);
   }
 
   /**
@@ -173,7 +156,7 @@ export class Repeats {
     const call: SharedCall = new SharedCall({
       clock,
       key,
-      kept: new KeptBody(key, settings().maxBytes, this.#kept),
+      kept: new KeptBody(key, this.#kept, settings().maxBytes),
       onLeft: () => {
         this.#forget(call);
         if (key.marker === 'key') return this.#claims.left(key, arrivedAt());
@@ -192,15 +175,16 @@ export class Repeats {
     });
     this.#held.set(key.name, call);
     call.begin(async (audience) => {
-      if (key.marker === 'key') {
+      const kept = this.#kept.find(key.name);
+      if (kept !== null) {
+        assertSameCall(key, kept.key);
+        if (kept.response !== 'too_large') return this.#given(key, kept.response, true);
+        if (key.marker === 'key') throw noResponse('too large to be kept');
+      }
+      if (key.marker === 'key' || typeof left?.name === 'string') {
         const found = await this.#claims.find(key, audience.signal);
         if (found.kind === 'response') return this.#given(key, found.response, found.isReplayed);
         if (found.arrivedAt !== null) position = positionAt(found.arrivedAt);
-      } else if (left !== null && left.name !== null) {
-        const kept = this.#kept.find(key.name)?.response ?? 'too_large';
-        if (kept !== 'too_large') return this.#given(key, kept, true);
-        const found = await this.#claims.ofAnother(key, audience.signal);
-        if (found !== null) return this.#given(key, found.response, found.isReplayed);
       }
       isMade = true;
       return make(audience, position);

@@ -15,8 +15,7 @@ import type { Audience, Outcome, ResponseEnd } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { keyEnded, Refusal } from '../errors.ts';
 import type { KeptBody } from './kept-responses.ts';
-import { showsThatItRan } from './ran.ts';
-import { tooLarge, type CallResult, type RepeatKey } from './repeat.ts';
+import { noResponse, showsThatItRan, type CallResult, type RepeatKey } from './repeat.ts';
 
 /** SDKs repeat a call after up to 8 s (openai, anthropic, groq). Milliseconds. */
 const graceMs = 10_000;
@@ -38,7 +37,7 @@ interface Member extends Client {
 export interface SharedCallParts {
   readonly clock: Clock;
   readonly key: RepeatKey;
-  /** Keeps the response while it passes. */
+  /** Keeps a response while it streams. */
   readonly kept: KeptBody;
   /** Called when the last client has left while the call waited, or the call goes back into its lane without one. */
   readonly onLeft: () => void;
@@ -58,8 +57,12 @@ export class SharedCall implements Audience {
   readonly #readers = new Set<PassThrough>();
   readonly #made = Promise.withResolvers<void>();
   readonly #over = Promise.withResolvers<void>();
+  /** Resolves when nothing of the call is under way any more. */
+  readonly ended = this.#over.promise;
   #stage: 'held' | 'sent' | 'answering' | 'ended' = 'held';
   #outcome: Outcome | null = null;
+  /** The body, where it streams. */
+  #body: Readable | null = null;
   /** What a call without a key came to, while clients still read its response: a repeat may come for it. */
   #result: Extract<CallResult, { kind: 'answered' }> | null = null;
   /** A client has received the whole response: without a key there is nothing to repeat any more. */
@@ -69,11 +72,6 @@ export class SharedCall implements Audience {
   constructor(parts: SharedCallParts) {
     this.#parts = parts;
     this.key = parts.key;
-  }
-
-  /** Resolves when nothing of the call is under way any more. */
-  get ended(): Promise<void> {
-    return this.#over.promise;
   }
 
   /** `run` makes the response. */
@@ -109,7 +107,7 @@ export class SharedCall implements Audience {
 
   /** True while one of the clients may call. A call that was sent is finished, whoever waits for it. */
   stillValid(): boolean {
-    return this.#members.size === 0 || [...this.#members].some((member) => member.stillValid());
+    return this.#members.size === 0 || this.#members.values().some((member) => member.stillValid());
   }
 
   /** Refuses each client whose key is not valid any more, unless the call was sent while it was. */
@@ -154,40 +152,26 @@ export class SharedCall implements Audience {
     }
   }
 
-  /** The body, where it streams. */
-  get #body(): Readable | null {
-    const { body = null } = this.#outcome ?? {};
-    return body instanceof Readable ? body : null;
-  }
-
   #copyFor(member: Member): Outcome {
     const outcome = this.#outcome;
-    if (outcome === null) throw tooLarge();
-    const left = (how: ResponseEnd): void => {
+    if (outcome === null) throw noResponse('too large to be kept');
+    let reader: PassThrough | null = null;
+    const onEnd = (how: ResponseEnd): void => {
+      reader?.destroy();
       if (how === 'complete') this.#wasDelivered = true;
       this.#leave(member);
     };
-    if (this.#body === null) {
-      const onEnd = (how: ResponseEnd): void => {
-        outcome.onEnd(how);
-        left(how);
-      };
-      return { ...outcome, onEnd };
-    }
-    const reader = new PassThrough();
-    this.#readers.add(reader);
+    if (this.#body === null) return { ...outcome, onEnd };
+    const body = (reader = new PassThrough());
+    this.#readers.add(body);
     // A stream error without a listener would end the process; the copy's reader may not listen yet.
-    reader.on('error', () => {}).on('drain', () => this.#pace());
-    reader.on('close', () => {
-      this.#readers.delete(reader);
+    body.on('error', () => {}).on('drain', () => this.#pace());
+    body.on('close', () => {
+      this.#readers.delete(body);
       this.#pace();
     });
-    for (const piece of this.#parts.kept.pieces ?? []) reader.write(piece);
-    const onEnd = (how: ResponseEnd): void => {
-      reader.destroy();
-      left(how);
-    };
-    return { ...outcome, body: reader, onEnd };
+    for (const piece of this.#parts.kept.pieces ?? []) body.write(piece);
+    return { ...outcome, body, onEnd };
   }
 
   #leave(member: Member): void {
@@ -198,7 +182,7 @@ export class SharedCall implements Audience {
     if (this.#stage === 'ended') return;
     if (this.#stage === 'held') {
       this.#parts.onLeft();
-      return this.#ending.abort();
+      return this.cut();
     }
     if (this.key.marker === 'key') return;
     const result = this.#result;
@@ -223,27 +207,24 @@ export class SharedCall implements Audience {
   }
 
   #letGo(): void {
-    this.#ending.abort();
+    this.cut();
     this.#body?.destroy();
   }
 
   #answered(outcome: Outcome): void {
     const { body } = outcome;
+    const { kept } = this.#parts;
     this.#stage = 'answering';
-    if (!(body instanceof Readable)) {
-      let isOver = false;
-      const onEnd = (how: ResponseEnd): void => {
-        if (!isOver) outcome.onEnd(how);
-        isOver = true;
-      };
-      this.#outcome = { ...outcome, onEnd };
-      if (this.#members.size === 0) onEnd('client_gone');
-      if (body !== null) this.#parts.kept.append(body);
-      return this.#bodyEnded(outcome);
-    }
     this.#outcome = outcome;
+    if (!(body instanceof Readable)) {
+      // All of it is here: the attempt is over, however slowly clients read.
+      outcome.onEnd('complete');
+      const bytes = body ?? Buffer.alloc(0);
+      return this.#bodyEnded(outcome, bytes.length > kept.maxBytes ? 'too_large' : bytes);
+    }
+    this.#body = body;
     body.on('data', (chunk: Buffer) => {
-      this.#parts.kept.append(chunk);
+      kept.append(chunk);
       for (const each of this.#readers) each.write(chunk);
       this.#pace();
     });
@@ -254,7 +235,7 @@ export class SharedCall implements Audience {
       }
       outcome.onEnd(error ? 'upstream_cut' : 'complete');
       if (error) this.#end({ kind: 'failed', failure: null });
-      else this.#bodyEnded(outcome);
+      else this.#bodyEnded(outcome, kept.pieces === null ? 'too_large' : Buffer.concat(kept.pieces));
     });
     // Reading the start of the body for learning has left it paused. The clients take their copies before it flows.
     body.resume();
@@ -270,11 +251,9 @@ export class SharedCall implements Audience {
     else this.#body?.resume();
   }
 
-  #bodyEnded(outcome: Outcome): void {
+  #bodyEnded(outcome: Outcome, body: Buffer | 'too_large'): void {
     const { status, throttled, shouldRetry, upstreamFields: rawFields = outcome.fields } = outcome;
-    const { pieces } = this.#parts.kept;
-    const body = pieces === null ? 'too_large' : Buffer.concat(pieces);
-    const isKept = showsThatItRan({ status: outcome.errorStatus?.() ?? status, throttled, rawFields, body });
+    const isKept = !throttled && showsThatItRan(outcome.errorStatus?.() ?? status, rawFields, body);
     const response = body === 'too_large' ? body : { status, rawFields, body, shouldRetry };
     const result = { kind: 'answered', response, isKept } as const;
     // Without a key, it is known only when the last client has the response, or has left, whether a repeat may come for it.

@@ -48,8 +48,6 @@ function replica(name: string, labelKey = 'a label key') {
     clock,
     /** What there is for the call. */
     find: (call = key) => patiently(claims.find(call, new AbortController().signal)),
-    /** What there is for the repeat of a call without a key that was left. */
-    ofLeft: (call: RepeatKey) => patiently(claims.ofAnother(call, new AbortController().signal)),
     /** The call ends, and Redis knows. */
     async ends(how: Parameters<Claims['ended']>[1] = answered, call = key): Promise<void> {
       claims.ended(call, how, 600_000);
@@ -163,6 +161,6 @@ test('a call without a key is made again where its response cannot be given, bec
     a.claims.abandoned(call);
     await a.ends(spoil === null ? { ...answered, response: 'too_large' } : answered, call);
     if (spoil !== null) await server.probe.set(inRedis(call.name), spoil, 'KEEPTTL');
-    expect(await b.ofLeft({ ...call })).toBeNull();
+    expect(await b.find({ ...call })).toEqual(make);
   }
 });
