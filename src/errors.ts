@@ -4,20 +4,12 @@
  */
 
 import type { ProviderError } from './provider-error.policy.ts';
+import { namesIn } from './words.policy.ts';
 
-/** Fixed part of a refusal: HTTP status, human title, and whether the code belongs to the overload family. */
-interface RefusalKind {
-  readonly status: number;
-  readonly title: string;
-  /** `shed`: counted in `sluice_shed_total`, carries `Retry-After`. `rejected`: the caller must change something, so that repeating cannot succeed. `failed`: the upstream's side broke. */
-  readonly family: 'shed' | 'rejected' | 'failed';
-}
+/** `shed`: counted in `sluice_shed_total`, carries `Retry-After`. `rejected`: the caller must change something, so that repeating cannot succeed. `failed`: the upstream's side broke. */
+type Family = 'shed' | 'rejected' | 'failed';
 
-const kind = (status: number, family: RefusalKind['family'], title: string): RefusalKind => ({
-  status,
-  family,
-  title,
-});
+const kind = (status: number, family: Family, title: string) => ({ status, family, title });
 
 /** Code → status, family and title. Codes are final: clients and dashboards depend on them. */
 export const refusals = {
@@ -49,61 +41,47 @@ export const refusals = {
   overloaded: kind(503, 'shed', 'Sluice has too much to do'),
   upstream_timeout: kind(504, 'failed', 'The upstream did not answer in time'),
   loop_detected: kind(508, 'rejected', 'The call came back to Sluice'),
-} as const satisfies Record<string, RefusalKind>;
+};
 
 export type RefusalCode = keyof typeof refusals;
 
 /** Codes of refusals for lack of room or time. */
-export const roomRefusals = ['queue_full', 'wait_too_long', 'wait_expired', 'day_quota_exhausted'] as const;
+export const roomRefusals = namesIn('queue_full wait_too_long wait_expired day_quota_exhausted');
 /** Codes of the refusals whose outcome is `shed`. Counts of them are published by index: new ones go to the end. */
 export const shedReasons = [...roomRefusals, 'draining', 'limiter_unavailable', 'overloaded'] as const;
 /** Codes with which limits refuse a call, and those with which they would have. */
 export const limitRefusals = [...roomRefusals, 'limiter_unavailable'] as const;
 export type LimitRefusal = (typeof limitRefusals)[number];
 
-/** What can hold a call back, as a 429 and its log line name it (`heldBy`). Names are final. */
-export const heldByReasons = [
-  'ceiling_minute',
-  'ceiling_day',
-  'closed',
-  'requests',
-  'tokens',
-  'cost',
-  'upstream_day',
-  'serialized',
-  'queue',
-  'paused',
-  'credential',
-] as const;
 /**
+ * What can hold a call back, as a 429 and its log line name it (`heldBy`). Names are final.
+ *
  * `ceiling_*`: the workspace's own ceiling · `closed`: the upstream named a time before which nobody may send ·
  * `requests` `tokens` `cost`: a quota of the upstream · `upstream_day`: its quota of the day · `serialized`: as many
  * calls are in flight as may be, of the same workspace or of all · `queue`: as many calls wait as may wait · `paused`: an operator's pause · `credential`: the
  * upstream credential has ended, and the next one is awaited.
  */
+export const heldByReasons = namesIn(
+  'ceiling_minute ceiling_day closed requests tokens cost upstream_day serialized queue paused credential',
+);
 export type HeldBy = (typeof heldByReasons)[number];
 
-/** Why an attempt to reach the upstream failed, as log, trace and metric name it (`reason`). Names are final. */
-export const failureReasons = ['refused', 'dns', 'certificate', 'reset', 'timeout', 'protocol'] as const;
 /**
+ * Why an attempt to reach the upstream failed, as log, trace and metric name it (`reason`). Names are final.
+ *
  * `refused`: no connection could be begun · `dns`: its name could not be resolved · `certificate`: its certificate is not
  * trusted · `reset`: the connection broke · `timeout`: one of the upstream's time limits · `protocol`: no valid TLS or HTTP.
  */
+export const failureReasons = namesIn('refused dns certificate reset timeout protocol');
 export type FailureReason = (typeof failureReasons)[number];
 
-/** What a call was refused for with `overloaded`, as a metric names it (`bound`). Names are final. */
-export const overloadBounds = [
-  'connections',
-  'connection_calls',
-  'calls',
-  'bytes',
-  'event_loop',
-  'memory',
-] as const;
 /**
+ * What a call was refused for with `overloaded`, as a metric names it (`bound`). Names are final.
+ *
  * `connections` open in the process · `connection_calls`: calls open on one connection · `calls` open in the process ·
  * `bytes` of heads and bodies · `event_loop` `memory`: the process is short of time, or of memory.
  */
+export const overloadBounds = namesIn('connections connection_calls calls bytes event_loop memory');
 export type OverloadBound = (typeof overloadBounds)[number];
 
 /**
@@ -138,6 +116,8 @@ export interface RefusalDetails {
   readonly retryInMs?: number;
   /** Status of the response where it is not the code's own. */
   readonly status?: number;
+  /** Value of `Allow` on 405; absent = what Sluice passes on. */
+  readonly allow?: string;
   /** What the client sends with the call when it comes back: its position is kept. */
   readonly ticket?: string;
   /** What held the call back; every 429 of ours has it. */

@@ -10,7 +10,6 @@ import type { Settings } from './config/settings.ts';
 import { OwnListeners, type Resolve } from './dispatch/agents.ts';
 import { Refusal } from './errors.ts';
 import { createGateway } from './gateway.ts';
-import { addControlRoutes } from './ingress/control-routes.ts';
 import { createAdminServer } from './ingress/admin-server.ts';
 import { DataServer } from './ingress/data-server.ts';
 import type { LoadWatch } from './ingress/overload.ts';
@@ -75,11 +74,10 @@ export async function startService(parts: ServiceParts) {
       page.addRoutes(app);
       app.get('/calls', (request, response) => calls.open(request, response, heartbeat));
       app.get('/recording', (request, response) => recordings.open(request, response));
-      addControlRoutes(app, controls, ({ verb, upstream, seconds, result }) =>
-        // Whatever came of it: pausing an upstream is felt by everybody who calls it.
-        telemetry.log.info('a command was given at the admin port', { verb, upstream, seconds, result }),
-      );
     },
+    controls,
+    // Whatever came of it: pausing an upstream is felt by everybody who calls it.
+    onCommand: (command) => telemetry.log.info('a command was given at the admin port', { ...command }),
     onBug,
   });
   observation.observe({

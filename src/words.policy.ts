@@ -9,3 +9,9 @@ export const meaningOfWords = <Meaning>(
   rows: readonly (readonly [meaning: Meaning, words: string])[],
 ): ReadonlyMap<string, Meaning> =>
   new Map(rows.flatMap(([meaning, words]) => wordsOf(words).map((word) => [word, meaning] as const)));
+
+type Words<Text extends string> = Text extends `${infer First} ${infer Rest}` ? First | Words<Rest> : Text;
+
+/** The words of a literal text, typed as themselves. */
+export const namesIn = <const Text extends string>(text: Text): readonly Words<Text>[] =>
+  text.split(' ') as Words<Text>[];

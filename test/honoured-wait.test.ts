@@ -28,7 +28,7 @@ describe('the hint not to retry in a refusal', () => {
   ])('depends on the waits that the client honours: %s', (_name, rawFields, honoured, tooLong) => {
     const hint = (seconds: number): string | undefined => {
       const details = { retryInMs: seconds * 1_000 };
-      const { fields } = refusalResponse({ code: 'wait_too_long', details, requestId: 'r', rawFields });
+      const { fields } = refusalResponse({ code: 'wait_too_long', details }, 'r', {}, rawFields);
       const at = fields.indexOf('x-should-retry');
       return at < 0 ? undefined : fields[at + 1];
     };
@@ -40,7 +40,7 @@ describe('the hint not to retry in a refusal', () => {
   test('is given for the rest of a used-up day, whatever the client honours', () => {
     const details = { retryInMs: 100_000 };
     const rawFields = client('python', '3.0.0');
-    const { fields } = refusalResponse({ code: 'day_quota_exhausted', details, requestId: 'r', rawFields });
+    const { fields } = refusalResponse({ code: 'day_quota_exhausted', details }, 'r', {}, rawFields);
     expect(fields[fields.indexOf('x-should-retry') + 1]).toBe('false');
   });
 });

@@ -9,7 +9,7 @@ import { ConfigError, readSettings } from '../config/load.ts';
 import { SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/settings.ts';
 import type { Settings } from '../config/settings.ts';
-import { connectionsWithin, openFilesLimit, watchProcess } from '../ingress/overload.ts';
+import { connectionsWithin, watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
@@ -123,17 +123,13 @@ function logRefusedReload(error: Error, lines: readonly number[], log: Log): voi
   else log.bug('the configuration could not be watched or taken over, the old one stays', error);
 }
 
-/** With fewer open files a busy replica refuses connections that it could have served. */
-const plentyOfFiles = 4_096;
+/** A replica that may have fewer connections of clients, for want of files, refuses some that it could have served. */
+const plentyOfConnections = 2_000;
 
 function warnOfFewFiles(log: Log): void {
-  const files = openFilesLimit();
-  if (files === null || files >= plentyOfFiles) return;
-  const connections = connectionsWithin(files, files);
-  log.warn('few files may be open: raise the limit (ulimit -n, LimitNOFILE) to 20000', {
-    files,
-    connections,
-  });
+  const connections = connectionsWithin(plentyOfConnections);
+  if (connections < plentyOfConnections)
+    log.warn('few files may be open: raise the limit (ulimit -n, LimitNOFILE) to 20000', { connections });
 }
 
 /** Warns of workspaces without a valid key: they are allowed (a last key was revoked), but may be an accident. No log may show their ids. */

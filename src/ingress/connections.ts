@@ -30,7 +30,6 @@ export class OpenCall {
     this.id = id;
   }
 
-  /** The client's connection is gone. */
   leave(): void {
     this.#leaving.abort();
   }
@@ -95,6 +94,26 @@ export class Connection {
     for (const call of this.calls) if (!call.response.writableEnded) call.leave();
   };
 
+  /**
+   * Takes the connection out of service after a parser error: whatever is open and complete is still answered.
+   * @returns true when it is free for one last response about the error
+   */
+  fail(): boolean {
+    const { socket, state, newest } = this;
+    if (state === 'failed') return false;
+    this.state = 'failed';
+    // The call whose body was being received when the parser gave up.
+    const broken = newest?.request.complete === false ? newest : null;
+    const hasBegun = broken?.response.headersSent ?? false;
+    broken?.leave();
+    if (!socket.writable || socket.bytesRead === 0) socket.destroy();
+    // The connection ends behind the last response.
+    else if (this.calls.some((call) => call !== broken)) return false;
+    else if (state === 'open' && !hasBegun) return true;
+    else socket.destroySoon();
+    return false;
+  }
+
   leave(call: OpenCall): void {
     this.calls = this.calls.filter((other) => other !== call);
     if (this.calls.length > 0) return;
@@ -124,10 +143,6 @@ export class Connections {
     this.#onGivenUp = onGivenUp;
   }
 
-  get all(): Iterable<Connection> {
-    return this.#known.values();
-  }
-
   /** Connections there are now. */
   get count(): number {
     return this.#known.size;
@@ -135,9 +150,12 @@ export class Connections {
 
   /** Bytes of heads that are not complete. Looks at every connection. */
   unfinishedBytes(): number {
-    let bytes = 0;
-    for (const connection of this.#known.values()) bytes += connection.unfinishedBytes;
-    return bytes;
+    return this.#known.values().reduce((bytes, connection) => bytes + connection.unfinishedBytes, 0);
+  }
+
+  /** Closes connections on which no call is open. */
+  endIdle(): void {
+    for (const { calls, socket } of this.#known.values()) if (calls.length === 0) socket.destroySoon();
   }
 
   /** Closes idle connections of strangers with an unfinished head, the longest idle first, until `bytes` of heads are given up. */

@@ -1,24 +1,26 @@
 /**
  * The public port: which requests become calls.
  *
- * Owns: the server's limits, and the order in which a request is let in, judged and routed.
+ * Owns: the server's limits, the order in which a request is let in, judged and routed, and what Node never passes to the application,
+ * answered on bare sockets: requests that do not parse (`clientError`), and CONNECT.
  * Does not own: the journey of a call (`handle` is handed in), the bytes of responses (`respond.ts`).
  * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
- * ends the process.
+ * ends the process; a response meant for one request never stands in another one's place; every socket is answered or ended.
  */
 import type { Express } from 'express';
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { createServer, STATUS_CODES, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { delay } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
+import { Refusal } from '../errors.ts';
 import type { ProcessPressure } from '../telemetry/events.ts';
 import { Connections, type Connection } from './connections.ts';
-import { judgeHead, type GuardFinding } from './guard.policy.ts';
-import { connectionsWithin, openFilesLimit, Overload, type OverloadOptions } from './overload.ts';
+import { judgeHead } from './guard.policy.ts';
+import { connectionsWithin, Overload, type OverloadOptions } from './overload.ts';
 import { end, listen } from './ports.ts';
-import { proxyMethods, watchRawErrors } from './raw-errors.ts';
-import { headBytes, HeldBytes, type ServeParts } from './read-call.ts';
-import { buildRoutes, refuseRequest, type RequestRefusal, type RouteHandlers } from './routes.ts';
+import { refusalResponse } from './problem.ts';
+import { headBytes, HeldBytes, newRequestId, type ServeParts } from './read-call.ts';
+import { buildRoutes, refuseRequest, type RouteHandlers } from './routes.ts';
 
 export interface DataServerOptions
   extends
@@ -42,33 +44,28 @@ const parserLimits = {
 };
 const maxFields = 1_000;
 
-function refusalOf({ code, status, detail }: GuardFinding): RequestRefusal {
-  const refusal = { code, status, details: { detail }, mustEnd: true };
-  return code === 'method_not_allowed' ? { ...refusal, allow: proxyMethods } : refusal;
-}
-
 /** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
 const excessConnections = 256;
 
 /** Unfinished heads are looked at no more often, milliseconds. */
 const unfinishedEveryMs = 100;
-
-export interface DrainOptions {
-  /** Still accepting, milliseconds. */
-  readonly delayMs: number;
-  /** Time from the start of the drain until the calls that are left are cut, milliseconds. */
-  readonly limitMs: number;
-  /** Ends the drain at once (second SIGTERM). */
-  readonly signal?: AbortSignal;
-}
-
-/** How often idle connections are searched for, milliseconds. */
+/** How often idle connections are searched for while the server drains, milliseconds. */
 const drainCheckEveryMs = 100;
 /** For so long after the last connection was accepted a first head may arrive, milliseconds. */
 const firstHeadMs = 1_000;
 
+/** What the parser's errors mean for the client, by code. */
+const parserRefusals: Readonly<Record<string, Refusal>> = {
+  HPE_HEADER_OVERFLOW: new Refusal('headers_too_large', { detail: 'The request head is too large.' }),
+  ERR_HTTP_REQUEST_TIMEOUT: new Refusal('request_invalid', {
+    status: 408,
+    detail: 'The request did not arrive in time.',
+  }),
+};
+const notHttp = new Refusal('request_invalid', { detail: 'The request is not valid HTTP/1.1.' });
+
 export class DataServer {
-  readonly server: Server;
+  readonly server;
   readonly #options: DataServerOptions;
   readonly #heldBytes: HeldBytes;
   readonly #connections: Connections;
@@ -85,7 +82,7 @@ export class DataServer {
     this.#options = options;
     this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
     this.#overload = new Overload(options);
-    this.#maxConnections = connectionsWithin(openFilesLimit(), settings.maxConnections);
+    this.#maxConnections = connectionsWithin(settings.maxConnections);
     const bounds = { ...settings, maxConnections: this.#maxConnections };
     this.#connections = new Connections(bounds, () => void this.#overload.refuse('connections'));
     this.#parts = {
@@ -108,13 +105,17 @@ export class DataServer {
 
   /**
    * Ends without cutting calls off: connections are accepted until `delayMs` is over, because load balancers learn late; one with an open
-   * call is not closed before `limitMs`. @returns how many were cut then.
+   * call is not closed before `limitMs` after the start, or before the signal. @returns how many were cut then.
    */
   async drain({
     delayMs,
     limitMs,
     signal = new AbortController().signal,
-  }: DrainOptions): Promise<{ readonly cut: number }> {
+  }: {
+    readonly delayMs: number;
+    readonly limitMs: number;
+    readonly signal?: AbortSignal;
+  }): Promise<{ readonly cut: number }> {
     const { clock } = this.#options;
     const { server } = this;
     const connections = this.#connections;
@@ -126,8 +127,7 @@ export class DataServer {
     const headsUntil = clock.monotonic() + firstHeadMs;
     while (connections.count > 0 && clock.monotonic() < endsAt && !signal.aborted) {
       server.closeIdleConnections();
-      if (clock.monotonic() >= headsUntil)
-        for (const { calls, socket } of connections.all) if (calls.length === 0) socket.destroySoon();
+      if (clock.monotonic() >= headsUntil) connections.endIdle();
       await delay(clock, Math.min(drainCheckEveryMs, endsAt - clock.monotonic()), signal);
     }
     const cut = connections.count;
@@ -158,29 +158,37 @@ export class DataServer {
     };
   }
 
-  #serve(): Server {
-    const { settings } = this.#options;
+  #serve() {
     // The guard checks Host itself, so that its absence too is answered with a problem document.
     const server = createServer({
       ...parserLimits,
       requireHostHeader: false,
-      keepAliveTimeout: settings.keepAliveSeconds * 1_000,
+      keepAliveTimeout: this.#options.settings.keepAliveSeconds * 1_000,
       keepAlive: true,
       noDelay: true,
     });
     server.maxHeadersCount = maxFields;
     server.maxConnections =
       this.#maxConnections + Math.min(excessConnections, Math.ceil(this.#maxConnections / 8));
-    server.on('drop', () => this.#overload.refuse('connections'));
     // A held call may be silent for long; its own deadline ends it.
     server.timeout = 0;
+    server.on('drop', () => this.#overload.refuse('connections'));
     server.on('connection', (socket: Socket) => this.#connections.on(socket));
     const accept = (awaitsContinue: boolean) => (request: IncomingMessage, response: ServerResponse) =>
       this.#accept(request, response, awaitsContinue);
     // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
     server.on('request', accept(false)).on('checkExpectation', accept(false));
     server.on('checkContinue', accept(true));
-    watchRawErrors(server, this.#parts);
+    server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+      this.#refuseRaw(socket as Socket, parserRefusals[error.code ?? ''] ?? notHttp);
+    });
+    server.on('connect', ({ socket }: IncomingMessage) => {
+      // Node has detached this socket: an error without a listener would end the process.
+      socket.on('error', () => socket.destroy());
+      const isAnswered = this.#refuseRaw(socket, new Refusal('method_not_allowed'), 'CONNECT');
+      // The socket is not read any more, so that its end would not be noticed when the client leaves.
+      if (!isAnswered) socket.destroy();
+    });
     return server;
   }
 
@@ -189,11 +197,9 @@ export class DataServer {
     const connection = this.#connections.enter(response);
     if (connection === null) return;
     const { credentialFields, onBug } = this.#options;
-    const { method = '', url = '', httpVersion, rawHeaders: rawFields } = request;
-    const finding = judgeHead({ method, url, httpVersion, rawFields }, credentialFields());
-    const refusal = finding === null ? this.#tooMuch(connection, request) : refusalOf(finding);
+    const refusal = judgeHead(request, credentialFields()) ?? this.#tooMuch(connection, request);
     if (refusal !== null) {
-      refuseRequest(response, refusal, this.#parts).catch(onBug);
+      refuseRequest(response, refusal, this.#parts, true).catch(onBug);
       return;
     }
     if (awaitsContinue) connection.state = 'undecided';
@@ -203,12 +209,12 @@ export class DataServer {
   }
 
   /** Refuses a call with a good head for want of room. The connection ends, so that the client or its balancer may choose another replica. */
-  #tooMuch(connection: Connection, request: IncomingMessage): RequestRefusal | null {
+  #tooMuch(connection: Connection, request: IncomingMessage): Refusal | null {
     const room = this.#heldBytes.limit - this.#heldBytes.held - headBytes(request);
     const bound = this.#connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
-    if (bound === null) this.#keepUnfinishedWithin(room);
-    const details = bound === null ? this.#overload.shed() : this.#overload.refuse(bound);
-    return details === null ? null : { code: 'overloaded', details, mustEnd: true };
+    if (bound !== null) return this.#overload.refuse(bound);
+    this.#keepUnfinishedWithin(room);
+    return this.#overload.shed();
   }
 
   /**
@@ -216,11 +222,33 @@ export class DataServer {
    * could hold more, and seldom, because each connection is asked.
    */
   #keepUnfinishedWithin(room: number): void {
-    const { count } = this.#connections;
-    if (count * parserLimits.maxHeaderSize <= room) return;
+    if (this.#connections.count * parserLimits.maxHeaderSize <= room) return;
     const now = this.#options.clock.monotonic();
     if (now < this.#unfinishedSeenAt + unfinishedEveryMs) return;
     this.#unfinishedSeenAt = now;
     this.#connections.giveUpUnfinished(this.#connections.unfinishedBytes() - room);
+  }
+
+  /**
+   * Sends one response on a bare socket, reads what still comes for `lingerMs` so that no reset overtakes it, and ends the connection.
+   * False, and nothing is written, when the connection is not free for it.
+   */
+  #refuseRaw(socket: Socket, refusal: Refusal, method = ''): boolean {
+    if (!this.#connections.on(socket).fail()) return false;
+    const { clock, random, lingerMs, onRequestRefused } = this.#parts;
+    const requestId = newRequestId(random);
+    const { status, fields, body } = refusalResponse(refusal, requestId);
+    onRequestRefused({ requestId, method, status, code: refusal.code });
+    const lines = [`HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}`];
+    for (let at = 0; at < fields.length; at += 2) lines.push(`${fields[at] ?? ''}: ${fields[at + 1] ?? ''}`);
+    lines.push(`Date: ${new Date(clock.now()).toUTCString()}`, 'Connection: close', '', '');
+    socket.on('error', () => socket.destroy());
+    socket.once(
+      'close',
+      clock.after(lingerMs, () => socket.destroy()),
+    );
+    socket.end(Buffer.concat([Buffer.from(lines.join('\r\n'), 'latin1'), body]));
+    socket.resume();
+    return true;
   }
 }

@@ -9,7 +9,8 @@
 import { readFileSync } from 'node:fs';
 import { getHeapStatistics } from 'node:v8';
 import type { CancelTimer, Clock, Random } from '../clock.ts';
-import type { OverloadBound } from '../errors.ts';
+import type { ServerSettings } from '../config/settings.ts';
+import { Refusal, type OverloadBound } from '../errors.ts';
 
 /** Time between two samples of the process, milliseconds. */
 export const checkEveryMs = 100;
@@ -31,11 +32,6 @@ export interface LoadSample {
   readonly memoryRatio: number;
 }
 
-interface LoadBounds {
-  readonly maxEventLoopDelayMs: number;
-  readonly maxMemoryRatio: number;
-}
-
 export interface Load {
   /** The newest samples, at most {@link sustainedSamples}. */
   readonly samples: readonly LoadSample[];
@@ -49,35 +45,34 @@ export interface Load {
 
 export const noLoad: Load = { samples: [], sustained: { delayMs: 0, memoryRatio: 0 }, share: 0, cause: null };
 
+type LoadBounds = Pick<ServerSettings, 'maxEventLoopDelayMs' | 'maxMemoryRatio'>;
+
 /** The load after one more sample. */
 export function loadAfter(load: Load, sample: LoadSample, bounds: LoadBounds): Load {
   const samples = [...load.samples.slice(1 - sustainedSamples), sample];
   if (samples.length < sustainedSamples) return { ...noLoad, samples };
   const delayMs = Math.min(...samples.map((each) => each.delayMs));
   const memoryRatio = Math.min(...samples.map((each) => each.memoryRatio));
-  const known = { samples, sustained: { delayMs, memoryRatio } };
   const late = delayMs / bounds.maxEventLoopDelayMs;
   const full = memoryRatio / bounds.maxMemoryRatio;
   const pressure = Math.max(late, full);
+  let { share, cause } = load;
   if (pressure >= 1) {
-    const share = Math.min(1, load.share + Math.min(maxRise, rise * pressure));
-    return { ...known, share, cause: late >= full ? 'event_loop' : 'memory' };
+    share = Math.min(1, share + Math.min(maxRise, rise * pressure));
+    cause = late >= full ? 'event_loop' : 'memory';
+  } else if (pressure < relievedAt) {
+    share = Math.max(0, share - fall);
+    if (share === 0) cause = null;
   }
-  const share = pressure < relievedAt ? Math.max(0, load.share - fall) : load.share;
-  return { ...known, share, cause: share === 0 ? null : load.cause };
+  return { samples, sustained: { delayMs, memoryRatio }, share, cause };
 }
 
 /** Time until nobody is refused for the load any more, if it ends now, milliseconds. */
 export const relievedInMs = ({ share }: Pick<Load, 'share'>): number =>
   Math.ceil(share / fall) * checkEveryMs;
 
-export interface Overloaded {
-  readonly bound: OverloadBound;
-  /** Time until trying again can succeed, milliseconds. */
-  readonly retryInMs: number;
-  /** One sentence for the caller. */
-  readonly detail: string;
-}
+/** Gives a sample each {@link checkEveryMs}, until it is cancelled. */
+export type LoadWatch = (onSample: (sample: LoadSample) => void) => CancelTimer;
 
 export interface OverloadOptions {
   readonly random: Pick<Random, 'next'>;
@@ -104,7 +99,8 @@ const roomInMs = 1_000;
 
 export class Overload {
   readonly #options: OverloadOptions;
-  readonly #stop: CancelTimer;
+  /** Ends the watch of the load. */
+  readonly close: CancelTimer;
   /** The sustained load, and the share of new calls that is refused because of it. */
   load = noLoad;
   /** Calls and connections refused since the start, for whichever bound. */
@@ -112,25 +108,21 @@ export class Overload {
 
   constructor(options: OverloadOptions) {
     this.#options = options;
-    this.#stop = options.load?.((sample) => this.#take(sample)) ?? (() => {});
+    this.close = options.load?.((sample) => this.#take(sample)) ?? (() => {});
   }
 
   /** The refusal of a new call because of the load of the process; `null` = the call may enter. */
-  shed(): Overloaded | null {
+  shed(): Refusal | null {
     const { cause, share } = this.load;
     if (cause === null || this.#options.random.next() >= share) return null;
     return this.refuse(cause, relievedInMs(this.load));
   }
 
   /** A new call or connection is over a bound. */
-  refuse(bound: OverloadBound, retryInMs = roomInMs): Overloaded {
+  refuse(bound: OverloadBound, retryInMs = roomInMs): Refusal {
     this.refusals += 1;
     this.#options.onOverload(bound);
-    return { bound, retryInMs, detail: details[bound] };
-  }
-
-  close(): void {
-    this.#stop();
+    return new Refusal('overloaded', { retryInMs, detail: details[bound] });
   }
 
   #take(sample: LoadSample): void {
@@ -139,9 +131,6 @@ export class Overload {
     if ((cause === null) !== (this.load.cause === null)) this.#options.onShedding(this.load.cause);
   }
 }
-
-/** Gives a sample each {@link checkEveryMs}, until it is cancelled. */
-export type LoadWatch = (onSample: (sample: LoadSample) => void) => CancelTimer;
 
 /** What a process takes beside heap and buffers: code, stacks, the tables of its sockets. Bytes, measured at the start. */
 const processBytes = 64 * 1_048_576;
@@ -177,26 +166,22 @@ export const watchProcess =
     return () => cancel();
   };
 
-// How many client connections the files allow that this process may open. Beyond it the system would cut connections, also those of the
-// admin port, and nobody would hear of it.
-
 /** Files that the process has open itself: Redis, the log, the admin port. */
 const ownFiles = 64;
 /** A client's connection, and the one to the upstream. */
 const filesPerConnection = 2;
 
-/** Files that this process may open; `null` = the system does not say. Node has raised the limit as far as it may. */
-export function openFilesLimit(): number | null {
+/**
+ * `wanted`, or fewer client connections, where this process may not open so many files: beyond it the system would cut connections, also
+ * those of the admin port, and nobody would hear of it. Node has raised the limit as far as it may.
+ */
+export function connectionsWithin(wanted: number): number {
+  let limits = '';
   try {
-    const [, soft] = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'latin1')) ?? [];
-    return soft === undefined ? null : Number(soft);
+    limits = readFileSync('/proc/self/limits', 'latin1');
   } catch {
-    return null;
+    // The system does not say.
   }
+  const files = Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity);
+  return Math.max(1, Math.min(wanted, Math.floor((files - ownFiles) / filesPerConnection)));
 }
-
-/** `wanted`, or fewer connections, when that many files may be open. */
-export const connectionsWithin = (files: number | null, wanted: number): number =>
-  files === null
-    ? wanted
-    : Math.max(1, Math.min(wanted, Math.floor((files - ownFiles) / filesPerConnection)));

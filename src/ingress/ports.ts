@@ -6,11 +6,9 @@ import type { AddressInfo } from 'node:net';
 
 /** Starts a server. @param port 0 = any free one. @returns the address it listens on. @throws when it cannot listen */
 export async function listen(server: Server, port: number, host: string): Promise<AddressInfo> {
-  server.listen(port, host);
-  await once(server, 'listening');
-  const address = server.address();
-  if (address === null || typeof address === 'string') throw new Error('not listening on a port');
-  return address;
+  await once(server.listen(port, host), 'listening');
+  // Only a server on a pipe has another one.
+  return server.address() as AddressInfo;
 }
 
 /** Closes the listener and all connections at once. */

@@ -2,11 +2,11 @@
  * Responses made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
  * language-model SDKs read.
  *
- * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-errors.ts`).
+ * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `data-server.ts`).
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
-import type { AdmissionRecord, CallFacts, RateLimitState } from '../call.ts';
-import { refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
+import type { AdmissionRecord, CallFacts } from '../call.ts';
+import { refusals, type Refusal, type RefusalDetails } from '../errors.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 
 /** A whole response, ready to be written. */
@@ -17,19 +17,8 @@ export interface ProblemResponse {
   readonly body: Buffer;
 }
 
-/** A refusal on its way out. */
-export interface RefusedCall {
-  readonly code: RefusalCode;
-  readonly details: RefusalDetails;
-  readonly requestId: string;
-  /** Status other than the code's own (408, 417). */
-  readonly status?: number;
-  /** Value of `Allow`, on 405. */
-  readonly allow?: string;
-  readonly known?: CallFacts;
-  /** Fields of the call, name and value alternating: they show how long its client waits. */
-  readonly rawFields?: readonly string[];
-}
+/** Value of `Allow` where no route has another one: the methods that Sluice passes on. */
+export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
 
 /** Largest integer a structured field may hold (RFC 9651 §3.3.1). */
 const maxInteger = 999_999_999_999_999;
@@ -42,31 +31,25 @@ const rounded = (value: number): number => Math.round(whole(value));
  * it was only observed, `would=send|wait|refuse, would-wait=<ms>`.
  */
 function admissionField({ waitedMs, attempts, absorbed, held, ahead, would }: AdmissionRecord): string {
-  const causes = held.map(({ cause, ms }) => `${cause};ms=${rounded(ms)}`);
-  return [
-    `waited=${rounded(waitedMs)}`,
-    `attempts=${rounded(attempts)}`,
-    `absorbed=${rounded(absorbed)}`,
-    ...(causes.length === 0 ? [] : [`held=(${causes.join(' ')})`]),
-    ...(ahead === undefined ? [] : [`ahead=${rounded(ahead)}`]),
-    ...(would === undefined ? [] : [`would=${would.kind}`, `would-wait=${rounded(would.waitMs)}`]),
-  ].join(', ');
+  let field = `waited=${rounded(waitedMs)}, attempts=${rounded(attempts)}, absorbed=${rounded(absorbed)}`;
+  if (held.length > 0)
+    field += `, held=(${held.map(({ cause, ms }) => `${cause};ms=${rounded(ms)}`).join(' ')})`;
+  if (ahead !== undefined) field += `, ahead=${rounded(ahead)}`;
+  if (would !== undefined) field += `, would=${would.kind}, would-wait=${rounded(would.waitMs)}`;
+  return field;
 }
 
 /**
  * The structured fields (RFC 9651) that a known record and ceiling add, name and value alternating; those of the ceiling as in
  * draft-ietf-httpapi-ratelimit-headers. Every value is rounded so that never more room is stated than there is.
  */
-export function knownFields(
-  record: AdmissionRecord | null | undefined,
-  rateLimit: RateLimitState | null | undefined,
-): string[] {
+export function knownFields({ record, rateLimit }: CallFacts): string[] {
   const fields: string[] = [];
-  if (record) fields.push('Sluice-Admission', admissionField(record));
+  if (record !== undefined) fields.push('Sluice-Admission', admissionField(record));
   if (rateLimit) {
-    const { limit, remaining, resetSeconds } = rateLimit;
-    const q = Math.floor(whole(limit));
-    const [r, t] = [Math.floor(whole(remaining)), Math.ceil(whole(resetSeconds))];
+    const q = Math.floor(whole(rateLimit.limit));
+    const r = Math.floor(whole(rateLimit.remaining));
+    const t = Math.ceil(whole(rateLimit.resetSeconds));
     fields.push('RateLimit-Policy', `"workspace";q=${q};w=60`, 'RateLimit', `"workspace";r=${r};t=${t}`);
   }
   return fields;
@@ -80,36 +63,20 @@ function errorType(status: number): string {
 }
 
 function problemResponse(
-  kind: { readonly status: number; readonly code: RefusalCode | 'internal'; readonly title: string },
+  { status, code, title }: { readonly status: number; readonly code: string; readonly title: string },
   requestId: string,
-  { detail = `${kind.title}.`, param, heldBy, said }: RefusalDetails,
-  extra: readonly string[] = [],
+  { detail = `${title}.`, param, heldBy, said }: RefusalDetails,
+  extra: readonly string[],
 ): ProblemResponse {
-  const { status, code, title } = kind;
-  const type = `urn:sluice:error:${code}`;
-  const error = {
-    message: detail,
-    type: said?.type ?? errorType(status),
-    // A provider without codes has none here either; its clients look at the type.
-    code: said === undefined ? code : said.code,
-    param: param ?? null,
-  };
+  // A provider without codes has none here either; its clients look at the type.
+  const { type, code: word } = said ?? { type: errorType(status), code };
+  const error = { message: detail, type, code: word, param: param ?? null };
+  const problem = { type: `urn:sluice:error:${code}`, title, status, detail, code, requestId, heldBy, error };
   // `heldBy` is left out where it is not known.
-  const body = Buffer.from(JSON.stringify({ type, title, status, detail, code, requestId, heldBy, error }));
-  const fields = [
-    'Content-Type',
-    'application/problem+json',
-    'Content-Length',
-    String(body.length),
-    // 404, 405 and 414 may otherwise be cached by default (RFC 9110 §15.1).
-    'Cache-Control',
-    'no-store',
-    'Sluice-Error',
-    code,
-    'Sluice-Request-Id',
-    requestId,
-    ...extra,
-  ];
+  const body = Buffer.from(JSON.stringify(problem));
+  const fields = ['Content-Type', 'application/problem+json', 'Content-Length', String(body.length)];
+  // 404, 405 and 414 may otherwise be cached by default (RFC 9110 §15.1).
+  fields.push('Cache-Control', 'no-store', 'Sluice-Error', code, 'Sluice-Request-Id', requestId, ...extra);
   return { status, fields, body };
 }
 
@@ -119,43 +86,45 @@ const maxTimerMs = 2_147_483_647;
 const defaultRetryMs = 1_000;
 
 /**
- * The true time to try again, in the spellings that client libraries really read; none is earlier than the truth. `Retry-After` has
- * whole seconds, at least 1: some clients fail on a fraction, and retry at once on 0 (openai from 6.27, urllib3).
+ * The response to a refused call.
+ * @param known what the journey has reported of the call
+ * @param rawFields fields of the call, name and value alternating: they show how long its client waits
  */
-function retryLines(status: number, { code, details, rawFields = [] }: RefusedCall): string[] {
-  const lines: string[] = [];
-  const isRejected = refusals[code].family === 'rejected' && status !== 408;
-  let shouldRetry = details.shouldRetry ?? (isRejected ? false : undefined);
-  if (status === 429 || status === 503 || details.status !== undefined) {
-    const { retryInMs = NaN } = details;
+export function refusalResponse(
+  { code, details }: Pick<Refusal, 'code' | 'details'>,
+  requestId: string,
+  known: CallFacts = {},
+  rawFields: readonly string[] = [],
+): ProblemResponse {
+  const { family, title, status: usual } = refusals[code];
+  const { status = usual, allow = proxyMethods, retryInMs = NaN, ticket } = details;
+  const fields = knownFields(known);
+  let shouldRetry = details.shouldRetry ?? (family === 'rejected' && status !== 408 ? false : undefined);
+  if (status === 429 || status === 503 || code === 'upstream_refused') {
+    // The true time to try again, in the spellings that client libraries really read; none is earlier than the truth. `Retry-After` has
+    // whole seconds, at least 1: some clients fail on a fraction, and retry at once on 0 (openai from 6.27, urllib3).
     const ms = Math.max(1, Math.ceil(Number.isFinite(retryInMs) ? retryInMs : defaultRetryMs));
     const seconds = Math.ceil(ms / 1_000);
-    lines.push('Retry-After', String(seconds));
-    if (ms <= maxTimerMs) lines.push('retry-after-ms', String(ms));
+    fields.push('Retry-After', String(seconds));
+    if (ms <= maxTimerMs) fields.push('retry-after-ms', String(ms));
     // Nobody is to sleep for the rest of a day, also not who would.
     const honouredMs = honouredWaitMs(code === 'day_quota_exhausted' ? [] : rawFields);
     if (seconds * 1_000 > honouredMs) shouldRetry = false;
   }
-  if (shouldRetry !== undefined) lines.push('x-should-retry', String(shouldRetry));
-  return lines;
-}
-
-/** The response to a refused call. */
-export function refusalResponse(refused: RefusedCall): ProblemResponse {
-  const { code, details, requestId, known } = refused;
-  const { title } = refusals[code];
-  const status = refused.status ?? details.status ?? refusals[code].status;
-  const extra = [...knownFields(known?.record, known?.rateLimit), ...retryLines(status, refused)];
-  if (details.ticket !== undefined) extra.push('Sluice-Ticket', details.ticket);
-  if (status === 401) extra.push('WWW-Authenticate', 'Bearer');
-  // Required (RFC 9110 §15.5.22); clients of websockets that read it go on with plain requests at once.
-  if (status === 426) extra.push('Upgrade', 'HTTP/1.1');
-  if (refused.allow !== undefined) extra.push('Allow', refused.allow);
-  return problemResponse({ status, code, title }, requestId, details, extra);
+  if (shouldRetry !== undefined) fields.push('x-should-retry', String(shouldRetry));
+  if (ticket !== undefined) fields.push('Sluice-Ticket', ticket);
+  if (status === 401) fields.push('WWW-Authenticate', 'Bearer');
+  // Required (RFC 9110 §15.5.6, §15.5.22); clients of websockets that read the second go on with plain requests at once.
+  if (status === 405) fields.push('Allow', allow);
+  if (status === 426) fields.push('Upgrade', 'HTTP/1.1');
+  return problemResponse({ status, code, title }, requestId, details, fields);
 }
 
 /** The response when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */
 export const bugResponse = (requestId: string): ProblemResponse =>
-  problemResponse({ status: 500, code: 'internal', title: 'Internal error' }, requestId, {
-    detail: 'Sluice failed to handle this call.',
-  });
+  problemResponse(
+    { status: 500, code: 'internal', title: 'Internal error' },
+    requestId,
+    { detail: 'Sluice failed to handle this call.' },
+    [],
+  );

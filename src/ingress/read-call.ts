@@ -63,7 +63,8 @@ export class HeldBytes {
 
   /** Counts bytes of a body as held; false (and nothing counted) when they do not fit. */
   take(bytes: number, owner: string): boolean {
-    if (this.held + bytes > this.limit || !this.assign(bytes, owner)) return false;
+    if (!this.fits(bytes, owner)) return false;
+    this.assign(bytes, owner);
     this.held += bytes;
     this.bodies += bytes;
     return true;
@@ -86,22 +87,20 @@ export class HeldBytes {
 }
 
 /** Bytes of a request's target and fields. Node keeps them as text, one byte a character, while the call is open. */
-export const headBytes = ({ url = '', rawHeaders }: IncomingMessage): number =>
-  rawHeaders.reduce((bytes, text) => bytes + text.length, url.length);
+export function headBytes({ url = '', rawHeaders }: IncomingMessage): number {
+  let bytes = url.length;
+  for (const text of rawHeaders) bytes += text.length;
+  return bytes;
+}
 
 /** True when the head announces a body, even of unknown length. */
-export const announcesBody = (request: IncomingMessage): boolean =>
-  request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
+export const announcesBody = ({ headers }: IncomingMessage): boolean =>
+  headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0;
 
 /** 32 hex digits. */
 export const newRequestId = (random: Random): string => random.hex(16);
 
 const noBody: CallBody = { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
-
-const bodyTooLarge = (maxBodyBytes: number): Refusal =>
-  new Refusal('body_too_large', {
-    detail: `The request body is above ${maxBodyBytes} bytes, which the operator can raise (\`server.maxBodyBytes\`).`,
-  });
 
 /** A call, and what the ingress stage keeps of it until it ends: one object. */
 export class ReadCall extends OpenCall implements Call {
@@ -136,10 +135,10 @@ export class ReadCall extends OpenCall implements Call {
     gone.throwIfAborted();
     if (!heldBytes.assign(this.#headBytes, owner)) throw this.#overloaded();
     this.#owner = owner;
-    const announced = Number(request.headers['content-length'] ?? 0);
-    if (announced > settings.maxBodyBytes) throw bodyTooLarge(settings.maxBodyBytes);
-    if (!heldBytes.fits(announced, owner)) throw this.#overloaded();
     if (!announcesBody(request)) return noBody;
+    const announced = Number(request.headers['content-length'] ?? 0);
+    if (announced > settings.maxBodyBytes) throw this.#tooLarge();
+    if (!heldBytes.fits(announced, owner)) throw this.#overloaded();
     this.connection.askForBody(this);
     const bytes = await this.#collectBody(owner);
     return { bytes, replayable: bytes.length <= settings.maxReplayBytes, completeAt: clock.monotonic() };
@@ -204,13 +203,20 @@ export class ReadCall extends OpenCall implements Call {
   /** Counts a chunk before it is kept; returns why it cannot be. */
   #keep(bytes: number, owner: string): Refusal | null {
     const { heldBytes, settings } = this.#parts;
-    if (this.#bodyBytes + bytes > settings.maxBodyBytes) return bodyTooLarge(settings.maxBodyBytes);
+    if (this.#bodyBytes + bytes > settings.maxBodyBytes) return this.#tooLarge();
     if (this.#holders === 0 || !heldBytes.take(bytes, owner)) return this.#overloaded();
     this.#bodyBytes += bytes;
     return null;
   }
 
+  #tooLarge(): Refusal {
+    const { maxBodyBytes } = this.#parts.settings;
+    return new Refusal('body_too_large', {
+      detail: `The request body is above ${maxBodyBytes} bytes, which the operator can raise (\`server.maxBodyBytes\`).`,
+    });
+  }
+
   #overloaded(): Refusal {
-    return new Refusal('overloaded', this.#parts.overload.refuse('bytes'));
+    return this.#parts.overload.refuse('bytes');
   }
 }

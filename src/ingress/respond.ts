@@ -12,11 +12,43 @@ import { Readable } from 'node:stream';
 import type { ResponseEnd, Outcome } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { fieldMap } from '../field-lines.policy.ts';
+import { codingsIn, valuesOf } from '../field-lines.policy.ts';
 import type { OpenCall } from './connections.ts';
-import { outcomeFraming } from './framing.policy.ts';
 import { knownFields, type ProblemResponse } from './problem.ts';
 import { announcesBody, type ServeParts } from './read-call.ts';
+
+/** Set here or by the server, never copied. */
+const framingFields: ReadonlySet<string> = new Set(['connection', 'content-length', 'transfer-encoding']);
+
+/**
+ * How an upstream's response is framed on the client's connection: the length announced is the length sent, or the transfer is chunked, or
+ * there is no body (RFC 9110 §8.6, RFC 9112 §6). `bodiless`: no body is sent, whatever the upstream's is; `declaredBytes`: the length
+ * promised by the head, `null` = none is. Returns `null` when the status cannot be answered with.
+ */
+export function framingOf(
+  method: string | undefined,
+  { status, fields, body, shouldRetry }: Pick<Outcome, 'status' | 'fields' | 'body' | 'shouldRetry'>,
+) {
+  if (!Number.isInteger(status) || status < 200 || status > 599) return null;
+  const kept: string[] = [];
+  let declared: string | null = null;
+  for (let at = 0; at < fields.length; at += 2) {
+    const name = fields[at] ?? '';
+    const value = fields[at + 1] ?? '';
+    const lower = name.toLowerCase();
+    if (lower === 'content-length') declared = /^[0-9]{1,15}$/.test(value) ? value : null;
+    const isReplaced = framingFields.has(lower) || (lower === 'x-should-retry' && shouldRetry !== null);
+    if (!isReplaced) kept.push(name, value);
+  }
+  const asHead = method === 'HEAD' || status === 304;
+  if (status === 204) declared = null;
+  else if (status === 205) declared = '0';
+  // The length of a response to HEAD, or of 304, is that of the body which is not sent.
+  else if (!asHead && !(body instanceof Readable)) declared = String(body?.length ?? 0);
+  if (declared !== null) kept.push('Content-Length', declared);
+  const bodiless = asHead || status === 204 || status === 205;
+  return { fields: kept, bodiless, declaredBytes: declared === null ? null : Number(declared) };
+}
 
 /** The limit of `maxUnreadMs` for responses of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
 const ownUnreadMs = 300_000;
@@ -101,20 +133,18 @@ function breakOff(response: ServerResponse, framed: boolean): void {
   else end();
 }
 
-export interface Streamed {
-  readonly body: Readable;
-  /** Length promised in the head, bytes; `null` = none. */
-  readonly declaredBytes: number | null;
-  /** A client that does not take within this time all that waits for it (some 64 KiB) counts as gone, milliseconds. */
-  readonly maxUnreadMs: number;
-  /** A body of events gets a comment after so long a silence, milliseconds; `null` = it is passed on as it comes. */
-  readonly commentMs: number | null;
-}
-
-/** Moves an upstream's body to the client, at the client's pace, but does not end the response. */
+/**
+ * Moves an upstream's body to the client, at the client's pace, but does not end the response.
+ * @param declaredBytes length promised in the head; `null` = none
+ * @param maxUnreadMs a client that does not take within this time all that waits for it (some 64 KiB) counts as gone, milliseconds
+ * @param commentMs a body of events gets a comment after so long a silence, milliseconds; `null` = it is passed on as it comes
+ */
 export async function pump(
-  { response, gone }: OpenCall,
-  { body, declaredBytes, maxUnreadMs, commentMs }: Streamed,
+  { response, gone }: Pick<OpenCall, 'response' | 'gone'>,
+  body: Readable,
+  declaredBytes: number | null,
+  maxUnreadMs: number,
+  commentMs: number | null,
   clock: Pick<Clock, 'after'>,
 ): Promise<ResponseEnd> {
   let written = 0;
@@ -189,11 +219,9 @@ function startComments(everyMs: number, response: ServerResponse, clock: Pick<Cl
 }
 
 /** True for an event stream that anybody can read as it passes. `rawFields`: name and value alternating. */
-function isPlainEventStream(rawFields: readonly string[]): boolean {
-  const fields = fieldMap(rawFields);
-  const isEncoded = !/^\s*(?:identity)?\s*$/i.test(fields.get('content-encoding') ?? '');
-  return !isEncoded && /^\s*text\/event-stream\b/i.test(fields.get('content-type') ?? '');
-}
+const isPlainEventStream = (rawFields: readonly string[]): boolean =>
+  valuesOf(rawFields, 'content-type').some((type) => /^\s*text\/event-stream\b/i.test(type)) &&
+  codingsIn(valuesOf(rawFields, 'content-encoding').join()).length === 0;
 
 /**
  * Writes a response of the journey. Resolves when it has ended, one way or the other.
@@ -204,24 +232,18 @@ export async function writeOutcome(
   outcome: Outcome,
   parts: ServeParts,
 ): Promise<ResponseEnd> {
-  const { body, maxUnreadMs = ownUnreadMs, status, shouldRetry } = outcome;
+  const { body, maxUnreadMs = ownUnreadMs, commentMs = null, status, shouldRetry } = outcome;
   const { request, response } = call;
-  const [stream, whole] = body instanceof Readable ? [body, null] : [null, body];
+  const stream = body instanceof Readable ? body : null;
   // Stays: an error after the end must not become an uncaught one.
   stream?.on('error', () => {});
   if (call.gone.aborted) {
     stream?.destroy();
     return 'client_gone';
   }
-  const framing = outcomeFraming({
-    method: request.method ?? 'GET',
-    status,
-    fields: outcome.fields,
-    body: stream === null ? (whole?.length ?? 0) : 'stream',
-    replaced: shouldRetry === null ? [] : ['x-should-retry'],
-  });
+  const framing = framingOf(request.method, outcome);
   const { fields = [], bodiless = false, declaredBytes = null } = framing ?? {};
-  fields.push('Sluice-Request-Id', call.id, ...knownFields(outcome.record, outcome.rateLimit));
+  fields.push('Sluice-Request-Id', call.id, ...knownFields(outcome));
   if (outcome.isReplayed === true) fields.push('Sluice-Replayed', 'true');
   if (shouldRetry !== null) fields.push('x-should-retry', String(shouldRetry));
   // HTTP/1.0 has no chunks: without a length the end of the connection is the end of the body.
@@ -242,13 +264,11 @@ export async function writeOutcome(
     stream?.destroy();
     return end;
   }
-  if (stream === null) return finish(call, whole, maxUnreadMs, parts);
-  const { commentMs: wanted = null } = outcome;
-  const mayComment = wanted !== null && declaredBytes === null && isPlainEventStream(outcome.fields);
+  if (!(body instanceof Readable)) return finish(call, body, maxUnreadMs, parts);
+  const mayComment = declaredBytes === null && commentMs !== null && isPlainEventStream(outcome.fields);
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
-  if (stream.readableLength === 0) response.flushHeaders();
-  const commentMs = mayComment ? wanted : null;
-  const end = await pump(call, { body: stream, declaredBytes, maxUnreadMs, commentMs }, parts.clock);
+  if (body.readableLength === 0) response.flushHeaders();
+  const end = await pump(call, body, declaredBytes, maxUnreadMs, mayComment ? commentMs : null, parts.clock);
   if (end === 'complete') return finish(call, null, maxUnreadMs, parts);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
@@ -257,7 +277,7 @@ export async function writeOutcome(
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */
 export async function writeProblem(
   call: OpenCall,
-  problem: ProblemResponse,
+  { status, fields, body }: ProblemResponse,
   parts: ServeParts,
   mustEnd = false,
 ): Promise<ResponseEnd> {
@@ -268,6 +288,6 @@ export async function writeProblem(
     return 'upstream_cut';
   }
   for (const name of response.getHeaderNames()) response.removeHeader(name);
-  response.writeHead(problem.status, [...problem.fields, ...endLines(call, parts, mustEnd)]);
-  return finish(call, request.method === 'HEAD' ? null : problem.body, ownUnreadMs, parts);
+  response.writeHead(status, [...fields, ...endLines(call, parts, mustEnd)]);
+  return finish(call, request.method === 'HEAD' ? null : body, ownUnreadMs, parts);
 }

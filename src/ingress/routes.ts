@@ -14,7 +14,7 @@ import type { Call, Outcome, ResponseEnd } from '../call.ts';
 import { Refusal } from '../errors.ts';
 import { OpenCall } from './connections.ts';
 import { openapiOf } from './ports.ts';
-import { bugResponse, refusalResponse, type RefusedCall } from './problem.ts';
+import { bugResponse, refusalResponse } from './problem.ts';
 import { newRequestId, ReadCall, type ServeParts } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
 
@@ -24,26 +24,23 @@ export interface RouteHandlers {
   readonly activity: (call: Call) => Promise<unknown>;
 }
 
-/** The refusal of a request that does not become a call: for its form, or because the process is overloaded. */
-export interface RequestRefusal extends Pick<RefusedCall, 'code' | 'details' | 'status' | 'allow'> {
-  /** True when the connection ends with the response: its framing is in doubt, or the process is overloaded. */
-  readonly mustEnd?: boolean;
-}
-
-/** Answers a request that never becomes a call. */
+/**
+ * Answers a request that never becomes a call.
+ * @param mustEnd the connection ends with the response: its framing is in doubt, or the process is overloaded
+ */
 export async function refuseRequest(
   response: ServerResponse,
-  { mustEnd, ...why }: RequestRefusal,
+  refusal: Refusal,
   parts: ServeParts,
+  mustEnd = false,
 ): Promise<void> {
   const { connections, random, onRequestRefused } = parts;
   const open = new OpenCall(connections.on(response.req.socket), response, newRequestId(random));
   connections.open(open);
-  const problem = refusalResponse({ ...why, requestId: open.id });
   const { method = '' } = response.req;
-  onRequestRefused({ requestId: open.id, method, status: problem.status, code: why.code });
+  onRequestRefused({ requestId: open.id, method, status: refusal.status, code: refusal.code });
   try {
-    await writeProblem(open, problem, parts, mustEnd);
+    await writeProblem(open, refusalResponse(refusal, open.id), parts, mustEnd);
   } finally {
     connections.leave(open);
     connections.openCalls -= 1;
@@ -65,13 +62,11 @@ async function serveCall(call: ReadCall, handle: RouteHandlers['handle'], parts:
     }
   } catch (error) {
     // The failure is the client's own leaving, with which a waiting part rejected: there is nobody to answer.
-    if (call.clientGone.aborted && error === call.clientGone.reason) return;
-    const { id: requestId, known, rawFields } = call;
-    if (!(error instanceof Refusal)) onBug(error);
-    const problem =
-      error instanceof Refusal
-        ? refusalResponse({ code: error.code, details: error.details, requestId, known, rawFields })
-        : bugResponse(requestId);
+    if (call.gone.aborted && error === call.gone.reason) return;
+    const isRefused = error instanceof Refusal;
+    if (!isRefused) onBug(error);
+    const { id, known, rawFields } = call;
+    const problem = isRefused ? refusalResponse(error, id, known, rawFields) : bugResponse(id);
     await writeProblem(call, problem, parts).catch((bug: unknown) => {
       onBug(bug);
       call.response.socket?.destroy();
@@ -96,8 +91,10 @@ const jsonOutcome = (json: Buffer): Outcome => ({
 
 const noNext = (): void => {};
 
-const noSuchRoute =
-  'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path}, GET /activity and GET /openapi.json.';
+const noSuchRoute = new Refusal('not_found', {
+  detail:
+    'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path}, GET /activity and GET /openapi.json.',
+});
 
 export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServeParts): Express {
   const app = express();
@@ -110,23 +107,22 @@ export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServePar
       request.next = noNext;
       void serveCall(new ReadCall(response, form, parts), handled, parts);
     };
+  const refuse = (why: Refusal) => (_request: Request, response: Response) =>
+    refuseRequest(response, why, parts);
   app.all('/proxy', serve('proxy', handle));
   app.all(/^\/via\/./, serve('via', handle));
-  app.get(
-    '/activity',
-    serve('activity', async (call) => jsonOutcome(Buffer.from(JSON.stringify(await activity(call))))),
-  );
-  app.get(
-    '/openapi.json',
-    serve('activity', async () => jsonOutcome(openapiOf('data'))),
-  );
-  const refuse = (why: RequestRefusal) => (_request: Request, response: Response) =>
-    refuseRequest(response, why, parts);
-  app.all(
-    ['/activity', '/openapi.json'],
-    refuse({ code: 'method_not_allowed', allow: 'GET, HEAD', details: {} }),
-  );
-  app.use(refuse({ code: 'not_found', details: { detail: noSuchRoute } }));
+  const shown = {
+    '/activity': async (call: Call) => Buffer.from(JSON.stringify(await activity(call))),
+    '/openapi.json': () => openapiOf('data'),
+  };
+  for (const [path, json] of Object.entries(shown)) {
+    app.get(
+      path,
+      serve('activity', async (call) => jsonOutcome(await json(call))),
+    );
+    app.all(path, refuse(new Refusal('method_not_allowed', { allow: 'GET, HEAD' })));
+  }
+  app.use(refuse(noSuchRoute));
   app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
     parts.onBug(error);
     response.socket?.destroy();

@@ -14,7 +14,7 @@ import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { digest } from '../identity.ts';
 import { isBackground } from '../ids.ts';
-import { adminProblem } from '../ingress/admin-guard.ts';
+import { adminProblem } from '../ingress/admin-server.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { createSlices } from '../slices.ts';
 import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
@@ -134,12 +134,11 @@ export class Recorder {
     const seconds = secondsInQuery(url, 'seconds') ?? 0;
     if (!Number.isInteger(seconds) || seconds < 1 || seconds > maxRecordingSeconds) {
       const detail = `Give \`?seconds=\`, whole seconds from 1 to ${maxRecordingSeconds}, such as 90, 90s or 5m.`;
-      return adminProblem(response, { status: 400, code: 'request_invalid', detail });
+      return adminProblem(response, 400, 'request_invalid', detail);
     }
     if (this.#open.size >= maxRecordings) {
-      response.set('Retry-After', '30');
       const detail = `${maxRecordings} recordings are under way, which is as many as may be. Try again later.`;
-      return adminProblem(response, { status: 503, code: 'overloaded', detail });
+      return adminProblem(response, 503, 'overloaded', detail, { 'Retry-After': '30' });
     }
     const { clock, settings, labelOf } = this.#parts;
     const special: Record<string, WorkspaceLimits> = {};

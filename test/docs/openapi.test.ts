@@ -4,7 +4,6 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { z } from 'zod';
 import { adminPort, dataPort } from '../../scripts/openapi/documents.ts';
 import { createAdminServer } from '../../src/ingress/admin-server.ts';
-import { addControlRoutes } from '../../src/ingress/control-routes.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 interface Described {
@@ -85,8 +84,9 @@ test('the admin document has every route of the port but the files of the page',
     readiness: () => ({ isDraining: false, trouble: null, contact: { kind: 'reached' } }),
     metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
     activity: () => Promise.resolve(null),
+    controls: { upstreams: () => [], open: no, pause: no, resume: no },
+    onCommand: () => {},
     addRoutes(app) {
-      addControlRoutes(app, { upstreams: () => [], open: no, pause: no, resume: no }, () => {});
       routed = app.router.stack.flatMap(({ route }) => (route === undefined ? [] : [route.path]));
     },
     onBug: () => {},

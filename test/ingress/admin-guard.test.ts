@@ -3,13 +3,12 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import request from 'supertest';
 import {
   createAdminServer,
-  type AdminServer,
   type AdminServerOptions,
+  type GivenCommand,
 } from '../../src/ingress/admin-server.ts';
-import { addControlRoutes, type GivenCommand } from '../../src/ingress/control-routes.ts';
 import { connectRaw } from '../support/raw-client.ts';
 
-let admin: AdminServer | null = null;
+let admin: ReturnType<typeof createAdminServer> | null = null;
 let port = 0;
 const acted: string[] = [];
 const commands: GivenCommand[] = [];
@@ -23,7 +22,7 @@ const act = (verb: string) => (upstream: string) => {
   acted.push(`${verb} ${upstream}`);
   return Promise.resolve('done' as const);
 };
-const control = { upstreams: () => ['api'], open: act('open'), pause: act('pause'), resume: act('resume') };
+const controls = { upstreams: () => ['api'], open: act('open'), pause: act('pause'), resume: act('resume') };
 const ready = (isDraining: boolean) => ({ isDraining, trouble: null, contact: { kind: 'reached' } }) as const;
 
 async function start({
@@ -41,10 +40,9 @@ async function start({
     metrics: (format) =>
       Promise.resolve({ contentType: `text/x-${format}; charset=utf-8`, body: `# ${format}\n` }),
     activity: () => Promise.resolve({ workspaces: ['w_0'] }),
-    addRoutes: (app) => {
-      app.get('/', (_request, response) => void response.send('page'));
-      addControlRoutes(app, control, (command) => void commands.push(command));
-    },
+    addRoutes: (app) => void app.get('/', (_request, response) => void response.send('page')),
+    controls,
+    onCommand: (command) => void commands.push(command),
     onBug: (error) => bugs.push(error),
     ...more,
   });

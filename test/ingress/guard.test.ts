@@ -4,38 +4,38 @@ import { judgeHead, type RequestHead } from '../../src/ingress/guard.policy.ts';
 
 const host = ['Host', 'sluice.test'];
 function statusOf(changes: Partial<RequestHead>): number | null {
-  const head = { method: 'GET', url: '/proxy?target=x', httpVersion: '1.1', rawFields: host, ...changes };
+  const head = { method: 'GET', url: '/proxy?target=x', httpVersion: '1.1', rawHeaders: host, ...changes };
   return judgeHead(head, new Set(['x-api-key']))?.status ?? null;
 }
-const fields = (...rawFields: string[]): Partial<RequestHead> => ({ rawFields: [...host, ...rawFields] });
+const fields = (...lines: string[]): Partial<RequestHead> => ({ rawHeaders: [...host, ...lines] });
 
 describe('the request guard', () => {
   test.each([
     ['a plain request', {}],
-    ['HTTP/1.0 without Host', { httpVersion: '1.0', rawFields: [] }],
+    ['HTTP/1.0 without Host', { httpVersion: '1.0', rawHeaders: [] }],
     ['an expectation of HTTP/1.0, which has none', { ...fields('Expect', 'x'), httpVersion: '1.0' }],
     ['a chunked body', fields('Transfer-Encoding', 'Chunked')],
     ['the expectation that is understood', fields('Expect', '100-Continue')],
     ['an offer of h2c', fields('Connection', 'Upgrade, HTTP2-Settings', 'Upgrade', 'h2c')],
     ['one injected field', fields('X-Api-Key', 'a')],
     ['a field twice that may be', fields('Accept', 'a', 'Accept', 'b')],
-    ['an address as Host', { rawFields: ['Host', '[::1]:8080'] }],
+    ['an address as Host', { rawHeaders: ['Host', '[::1]:8080'] }],
   ])('lets %s pass', (_what, head) => {
     expect(statusOf(head)).toBeNull();
   });
 
   test.each([
     ['HTTP/2.0', { httpVersion: '2.0' }, 400],
-    ['HTTP/0.9', { httpVersion: '0.9', rawFields: [] }, 400],
+    ['HTTP/0.9', { httpVersion: '0.9', rawHeaders: [] }, 400],
     ['TRACE', { method: 'TRACE' }, 405],
     ['CONNECT', { method: 'CONNECT' }, 405],
     ['an absolute target', { url: 'http://a/' }, 400],
     ['the asterisk', { method: 'OPTIONS', url: '*' }, 400],
     ['a fragment', { url: '/a#b' }, 400],
     ['a blank in the target', { url: '/a b' }, 400],
-    ['no Host', { rawFields: [] }, 400],
-    ['a Host with a path', { rawFields: ['Host', 'a/b'] }, 400],
-    ['a Host with user information', { rawFields: ['Host', 'u@a'] }, 400],
+    ['no Host', { rawHeaders: [] }, 400],
+    ['a Host with a path', { rawHeaders: ['Host', 'a/b'] }, 400],
+    ['a Host with user information', { rawHeaders: ['Host', 'u@a'] }, 400],
     ['two Host fields', fields('hOST', 'sluice.test'), 400],
     ['two Authorization fields', fields('Authorization', 'a', 'authorization', 'a'), 400],
     ['two Content-Length fields', fields('Content-Length', '1', 'content-length', '1'), 400],

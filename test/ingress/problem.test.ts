@@ -1,10 +1,12 @@
 /** What a refusal says, and the structured fields of Sluice in every response. */
 import { describe, expect, test } from '@jest/globals';
 import { parseDictionary, parseList, serializeDictionary, serializeList } from 'structured-headers';
+import type { AdmissionRecord, RateLimitState } from '../../src/call.ts';
 import { refusals, type RefusalCode, type RefusalDetails } from '../../src/errors.ts';
 import {
   bugResponse,
   knownFields,
+  proxyMethods,
   refusalResponse,
   type ProblemResponse,
 } from '../../src/ingress/problem.ts';
@@ -12,8 +14,8 @@ import { rateLimitOf } from '../../src/journey/response.ts';
 
 const requestId = '0123456789abcdef0123456789abcdef';
 const codes = Object.keys(refusals) as RefusalCode[];
-const responseTo = (code: RefusalCode, details: RefusalDetails = {}, more = {}): ProblemResponse =>
-  refusalResponse({ code, details, requestId, ...more });
+const responseTo = (code: RefusalCode, details: RefusalDetails = {}, known = {}): ProblemResponse =>
+  refusalResponse({ code, details }, requestId, known);
 const documentOf = ({ body }: ProblemResponse): unknown => JSON.parse(body.toString());
 function fieldsOf({ fields }: ProblemResponse): Record<string, string> {
   const pairs = fields.flatMap((name, at) => (at % 2 === 0 ? [[name, fields[at + 1] ?? ''] as const] : []));
@@ -53,6 +55,7 @@ describe.each(codes)('a refusal with the code %s', (code) => {
       'Sluice-Error': code,
       'Sluice-Request-Id': requestId,
       ...(status === 401 && { 'WWW-Authenticate': 'Bearer' }),
+      ...(status === 405 && { Allow: proxyMethods }),
       ...(status === 426 && { Upgrade: 'HTTP/1.1' }),
       // Whoever must change something is told not to repeat.
       ...(family === 'rejected' && { 'x-should-retry': 'false' }),
@@ -105,9 +108,7 @@ describe('a refusal', () => {
   test('states the ceiling and the wait when they are known', () => {
     const record = { waitedMs: 45_000.4, attempts: 2, absorbed: 2, held: [] };
     const rateLimit = { limit: 500, remaining: 412, resetSeconds: 0.2 };
-    const fields = fieldsOf(
-      responseTo('wait_expired', { retryInMs: 2_500 }, { known: { record, rateLimit } }),
-    );
+    const fields = fieldsOf(responseTo('wait_expired', { retryInMs: 2_500 }, { record, rateLimit }));
     expect(fields).toMatchObject({
       'Sluice-Admission': 'waited=45000, attempts=2, absorbed=2',
       'RateLimit-Policy': '"workspace";q=500;w=60',
@@ -116,10 +117,10 @@ describe('a refusal', () => {
   });
 
   test('carries another status of the same code, and Allow', () => {
-    const late = responseTo('request_invalid', {}, { status: 408 });
+    const late = responseTo('request_invalid', { status: 408 });
     expect([late.status, documentOf(late)]).toEqual([408, expect.objectContaining({ status: 408 })]);
     expect(fieldsOf(late)).not.toHaveProperty('x-should-retry');
-    expect(fieldsOf(responseTo('method_not_allowed', {}, { allow: 'GET, HEAD' }))['Allow']).toBe('GET, HEAD');
+    expect(fieldsOf(responseTo('method_not_allowed', { allow: 'GET, HEAD' }))['Allow']).toBe('GET, HEAD');
   });
 });
 
@@ -127,8 +128,8 @@ describe('the structured fields of Sluice', () => {
   const all = (n: number) => ({ limit: n, remaining: n, resetSeconds: n });
   const admitted = (n: number) => ({ waitedMs: n, attempts: n, absorbed: n, held: [] });
   const [admissionField, ceilingFields] = [
-    (...record: Parameters<typeof knownFields>) => knownFields(...record)[1] ?? '',
-    (state: Parameters<typeof knownFields>[1]) => knownFields(null, state).filter((_, at) => at % 2 === 1),
+    (record: AdmissionRecord) => knownFields({ record })[1] ?? '',
+    (rateLimit: RateLimitState | null) => knownFields({ rateLimit }).filter((_, at) => at % 2 === 1),
   ];
 
   test('name what held a call as an inner list, in whole milliseconds', () => {
@@ -136,7 +137,7 @@ describe('the structured fields of Sluice', () => {
       { cause: 'requests', ms: 1_200.4 },
       { cause: 'ceiling_minute', ms: 299.6 },
     ] as const;
-    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held, ahead: 3 }, null);
+    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held, ahead: 3 });
     const list = 'held=(requests;ms=1200 ceiling_minute;ms=300)';
     expect(field).toBe(`waited=1500, attempts=2, absorbed=1, ${list}, ahead=3`);
     expect(serializeDictionary(parseDictionary(field))).toBe(field);
@@ -149,7 +150,7 @@ describe('the structured fields of Sluice', () => {
       const numbers = fields.flatMap((field) => [...(parseList(field)[0]?.[1].values() ?? [])]);
       expect([numbers.length, numbers.every(Number.isSafeInteger)]).toEqual([4, true]);
       if (value === 1.6) expect(fields[1]).toBe('"workspace";r=1;t=2');
-      expect(parseDictionary(admissionField(admitted(value), null)).size).toBe(3);
+      expect(parseDictionary(admissionField(admitted(value))).size).toBe(3);
     },
   );
 
@@ -167,6 +168,6 @@ describe('the structured fields of Sluice', () => {
       serializeList([['workspace', new Map(Object.entries(members))]]);
     expect(ceilingFields(all(n))).toEqual([list({ q: n, w: 60 }), list({ r: n, t: n })]);
     const dictionary = serializeDictionary({ waited: n, attempts: n, absorbed: n });
-    expect(admissionField(admitted(n), null)).toBe(dictionary);
+    expect(admissionField(admitted(n))).toBe(dictionary);
   });
 });

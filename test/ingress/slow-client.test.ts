@@ -4,7 +4,6 @@ import { createServer } from 'node:http';
 import { connect, type AddressInfo } from 'node:net';
 import { Readable } from 'node:stream';
 import { afterEach, expect, test } from '@jest/globals';
-import type { OpenCall } from '../../src/ingress/connections.ts';
 import { pump } from '../../src/ingress/respond.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { until } from '../support/until.ts';
@@ -25,9 +24,7 @@ async function begin(maxUnreadMs: number) {
   const ended = Promise.withResolvers<string>();
   const server = createServer((request, response) => {
     request.socket.on('error', () => {}).on('close', () => leaving.abort());
-    const call = { request, response, gone: leaving.signal } as unknown as OpenCall;
-    const streamed = { body, declaredBytes: null, maxUnreadMs, commentMs: null };
-    void pump(call, streamed, clock).then(ended.resolve);
+    void pump({ response, gone: leaving.signal }, body, null, maxUnreadMs, null, clock).then(ended.resolve);
   });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const client = connect((server.address() as AddressInfo).port, '127.0.0.1');
