@@ -35,11 +35,11 @@ export interface DataServerOptions
   readonly lingerMs?: number;
 }
 
-/** Parser limits: heads of 16 KiB and 1,000 fields; heads and bodies that are slower than this end in 408. Milliseconds. */
+/** Parser limits: heads of 16 KiB and 1,000 fields; slow heads end in 408, and so do slow bodies (`read-call.ts` asks for a least speed). */
 const parserLimits = {
   maxHeaderSize: 16_384,
   headersTimeout: 20_000,
-  requestTimeout: 300_000,
+  requestTimeout: 900_000,
   connectionsCheckingInterval: 5_000,
 };
 const maxFields = 1_000;

@@ -102,6 +102,9 @@ export const newRequestId = (random: Random): string => random.hex(16);
 
 const noBody: CallBody = { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
 
+/** A body of which fewer bytes come within this time is given up: slower than 1 KiB a second. */
+const leastSpeed = { bytes: 30 * 1024, withinMs: 30_000 } as const;
+
 /** A call, and what the ingress stage keeps of it until it ends: one object. */
 export class ReadCall extends OpenCall implements Call {
   readonly receivedAt: number;
@@ -170,21 +173,37 @@ export class ReadCall extends OpenCall implements Call {
     connections.openCalls -= 1;
   }
 
-  /** Rejects with a refusal, or with the reason of `gone`: also where the body is too slow for Node's `requestTimeout`. */
+  /** Rejects with a refusal, 408 where the body is too slow, or with the reason of `gone`. */
   #collectBody(owner: string): Promise<Buffer> {
     const { request, gone } = this;
+    const { clock } = this.#parts;
     return new Promise((resolve, reject) => {
       const chunks: Buffer[] = [];
+      let lately = 0;
       const stop = (): void => {
+        cancelWatch();
         request.off('data', onData).off('end', onEnd);
         gone.removeEventListener('abort', onGone);
       };
-      const onData = (chunk: Buffer): void => {
-        const refusal = this.#keep(chunk.length, owner);
-        if (refusal === null) return void chunks.push(chunk);
+      const refuse = (refusal: Refusal): void => {
         stop();
         request.pause();
         reject(refusal);
+      };
+      const watch = () =>
+        clock.after(leastSpeed.withinMs, () => {
+          const detail = 'The request did not arrive in time.';
+          if (lately < leastSpeed.bytes)
+            return refuse(new Refusal('request_invalid', { status: 408, detail }));
+          lately = 0;
+          cancelWatch = watch();
+        });
+      let cancelWatch = watch();
+      const onData = (chunk: Buffer): void => {
+        const refusal = this.#keep(chunk.length, owner);
+        if (refusal !== null) return refuse(refusal);
+        lately += chunk.length;
+        chunks.push(chunk);
       };
       const onEnd = (): void => {
         stop();

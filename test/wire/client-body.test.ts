@@ -5,6 +5,7 @@ import { Readable } from 'node:stream';
 import type { Call, Outcome } from '../../src/call.ts';
 import { Refusal } from '../../src/errors.ts';
 import { held, outcomeOf, serverSettings, settled } from '../ingress/data-server-fixture.ts';
+import { FakeClock } from '../support/fake-clock.ts';
 import { allOf, answer, echo, get, inShort, served, upload } from './served.ts';
 
 const withLength = (bytes: number, ...more: string[]): string => upload(`Content-Length: ${bytes}`, ...more);
@@ -53,13 +54,24 @@ describe('the body of a request', () => {
     expect(calls[0]?.rawFields).not.toContain('Sluice-Key');
   });
 
-  test('that takes too long to arrive ends in 408, and its bytes come back', async () => {
-    const { raw, data } = await served(echo);
-    data.server.headersTimeout = data.server.requestTimeout = 500;
-    await raw.send(withLength(9) + 'x');
-    await settled(() => data.stats().heldBytes === 1);
+  test('may take as long as it moves, and is given up when it hardly does', async () => {
+    const clock = new FakeClock();
+    const pass = (ms: number) => clock.run(clock.monotonic() + ms);
+    const settings = { ...serverSettings, maxBodyBytes: 1_000_000, maxHeldBytes: 2_000_000 };
+    const { raw, data } = await served(echo, { clock, settings });
+    const part = 'x'.repeat(31 * 1024);
+    await raw.send(withLength(5 * part.length + 2));
+    await settled(() => clock.timers > 0);
+    for (let sent = 1; sent <= 5; sent += 1) {
+      await raw.send(part);
+      await settled(() => data.stats().heldBytes === sent * part.length);
+      await pass(30_000);
+    }
+    await raw.send('x');
+    await settled(() => data.stats().heldBytes === 5 * part.length + 1);
+    expect(raw.received()).toHaveLength(0);
+    await pass(30_000);
     expect(await answer(raw)).toBe('408 request_invalid close');
-    await settled(() => held(data) === 0);
   });
 });
 
