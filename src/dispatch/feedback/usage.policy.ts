@@ -1,6 +1,6 @@
 /**
  * What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
- * Azure, Groq, Mistral, Anthropic, Gemini, Bedrock and Cohere.
+ * Azure, Groq, Mistral, Anthropic, Gemini, Bedrock, Cohere and Ollama.
  *
  * And what a call has spent in all. Invariants: a member that is missing or no count is not stated; nothing is ever read as 0 that was
  * not 0; a meter whose level the response's fields state is settled by that level alone.
@@ -24,6 +24,7 @@ const groqMark = 'x_groq';
 /** Members whose objects count tokens, and a part of Bedrock's stream of a model's own form: a document in base64. */
 const usageMember =
   /"(?:usage|usageMetadata|billed_units|amazon-bedrock-invocationMetrics)"\s*:\s*(?=\{)|"bytes"\s*:\s*"(?<part>[\w+/=]+)"/g;
+const ollamaCount = /"((?:prompt_)?eval_count)"\s*:\s*(\d{1,12})\b/g;
 /** Of very many in one text the last are read. */
 const maxRead = 32;
 const countNames = wordsOf(
@@ -45,6 +46,9 @@ export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
     const stated = Object.entries(found.value).filter(([, value]) => value !== null);
     members = { ...members, ...Object.fromEntries(stated) };
   }
+  // Ollama counts among the members of its last line.
+  for (const [, name = '', value] of members === known ? text.matchAll(ollamaCount) : [])
+    members = { ...members, [name]: Number(value) };
   return members !== known && text.includes(`"${groqMark}"`) ? { ...members, [groqMark]: true } : members;
 }
 
@@ -97,8 +101,8 @@ function ofCaches(at: At): TokenUsage | null {
 
 /** Cached tokens are part of the prompt and count in full, but for Groq. */
 function ofOpenAi(at: At, found: UsageMembers): TokenUsage | null {
-  const prompt = at('prompt_tokens', 'input_tokens');
-  const output = at('completion_tokens', 'output_tokens');
+  const prompt = at('prompt_tokens', 'input_tokens', 'prompt_eval_count');
+  const output = at('completion_tokens', 'output_tokens', 'eval_count');
   const all = at('total_tokens') ?? both(prompt, output);
   if (prompt === null && output === null && all === null) return null;
   const details = recordAt(found, 'prompt_tokens_details') ?? recordAt(found, 'input_tokens_details');

@@ -45,6 +45,11 @@ describe('the usage reported by a response', () => {
     ],
     ['Cohere', { meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } }, used(40, 0, 40, 60, 100)],
     [
+      'Ollama',
+      '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n',
+      used(40, 0, 40, 60, 100),
+    ],
+    [
       'Responses: cached tokens count',
       ofInput(90, 10, { input_tokens_details: { cached_tokens: 30 }, total_tokens: 100 }),
       used(90, 0, 90, 10, 100),
