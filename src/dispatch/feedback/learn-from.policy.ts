@@ -1,5 +1,5 @@
 /** What a response teaches: the one entrance to the feedback policies. Total; any facts give a `Feedback`. */
-import type { Feedback, Throttle, UpstreamKind } from '../../call.ts';
+import type { Feedback, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/settings.ts';
 import { namedWaitMs } from '../stated-time.policy.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
