@@ -69,7 +69,8 @@ function problemResponse(
   extra: readonly string[],
 ): ProblemResponse {
   // A provider without codes has none here either; its clients look at the type.
-  const { type, code: word } = said ?? { type: errorType(status), code };
+  const type = said?.type ?? errorType(status);
+  const word = said === undefined ? code : said.code;
   const error = { message: detail, type, code: word, param: param ?? null };
   const problem = { type: `urn:sluice:error:${code}`, title, status, detail, code, requestId, heldBy, error };
   // `heldBy` is left out where it is not known.
