@@ -84,85 +84,51 @@ function readBody(
     return { members: { ...form, n: Number(n) }, prompt: readPrompt({ prompt }) };
   }
   if (!jsonType.test(contentType ?? '') && !looksLikeJson(body)) return { members: {}, prompt: null };
-  if (body.length > maxParsedBody) {
-    // Text is what is not base64, and of the members only texts and numbers at the top are read.
-    const { runs: images, bytes } = base64In(body);
-    const prompt = { textBytes: body.length - bytes, images, tokens: 0, marked: 0 };
-    return { members: shortMembers(body), prompt };
-  }
-  const parsed = parseJson(body.toString('utf8'), maxParsedBody);
+  const { text, textBytes } =
+    body.length > maxParsedBody ? shortened(body) : { text: body.toString(), textBytes: 0 };
+  // Of what is very long without its long texts, only the length is known.
+  if (text.length > maxParsedBody)
+    return { members: {}, prompt: { textBytes: text.length + textBytes, images: 0, tokens: 0, marked: 0 } };
+  const parsed = parseJson(text, maxParsedBody);
   // The upstream will say what is wrong with anything else.
-  return isRecord(parsed) ? { members: parsed, prompt: readPrompt(parsed) } : { members: {}, prompt: null };
+  if (!isRecord(parsed)) return { members: {}, prompt: null };
+  const prompt = readPrompt(parsed);
+  return { members: parsed, prompt: { ...prompt, textBytes: prompt.textBytes + textBytes } };
 }
 
 /** `session`: of realtime offers · `servingMode`: of Oracle. */
 const modelIn = (part: unknown): string | null =>
   stringAt(part, 'model') ?? stringAt(part, 'model_id') ?? stringAt(part, 'modelId');
 
-/** Some 10 ms: steps over bytes beside texts, of which finding a quote takes ten. */
-const maxSteps = 1_000_000;
-/** Where a body that has more is read as a text: its last bytes. */
-const endRead = 16_384;
+/** A longer string of a very large body is counted and not parsed. No word and no number is that long. Bytes. */
+const longString = 1_024;
+/** Quotes of such a body that are looked at: some 10 ms. */
+const maxQuotes = 200_000;
 const [quote, backslash] = [0x22, 0x5c];
-const shortMember = /"[\w-]{1,32}"\s*:\s*(?:"[^"\\]{0,256}"|\d{1,9}\b)/g;
-const membersIn = (text: string): JsonRecord =>
-  Object.assign(
-    {},
-    ...(text.match(shortMember) ?? []).map((member) => parseJson(`{${member}}`)),
-  ) as JsonRecord;
+const emptyFile = Buffer.from('data:;base64,');
 
-/** The members at the top of a JSON object whose values are short texts or numbers. Texts are not looked into. */
-function shortMembers(body: Buffer): JsonRecord {
-  const found: string[] = [];
-  let depth = 0;
-  let steps = 0;
-  for (let at = 0; at >= 0 && at < body.length; at += 1) {
-    if ((steps += 1) > maxSteps)
-      return { ...membersIn(body.toString('latin1', body.length - endRead)), ...membersIn(found.join()) };
-    const byte = body[at] ?? 0;
-    // Brackets of both kinds differ by one bit.
-    if ((byte | 0x20) === 0x7b) depth += 1;
-    else if ((byte | 0x20) === 0x7d) depth -= 1;
-    if (byte !== quote) continue;
-    const start = at;
-    for (let escapes = 1; escapes % 2 === 1 && at >= 0 && steps <= maxSteps; steps += 10 + escapes) {
-      at = body.indexOf(quote, at + 1);
-      for (escapes = 0; escapes < maxSteps && body[at - 1 - escapes] === backslash;) escapes += 1;
+/** A body without its long strings: without the bytes of files, and of texts, which are counted. */
+function shortened(body: Buffer): { readonly text: string; readonly textBytes: number } {
+  const kept: Buffer[] = [];
+  let [from, textBytes, start, seen] = [0, 0, -1, 0];
+  for (let at = body.indexOf(quote); at >= 0 && seen < maxQuotes; at = body.indexOf(quote, at + 1)) {
+    seen += 1;
+    if (start < 0) {
+      start = at;
+      continue;
     }
-    if (depth !== 1 || at - start > maxModel) continue;
-    const member = body.toString('utf8', start, at + 2 * maxModel);
-    if (member.search(shortMember) === 0) found.push(member.match(shortMember)?.[0] ?? '');
+    let escapes = 0;
+    while (body[at - 1 - escapes] === backslash) escapes += 1;
+    if (escapes % 2 === 1) continue;
+    if (at - start > longString) {
+      const isText = !isFile(body.toString('latin1', start + 1, at));
+      kept.push(body.subarray(from, start + 1), ...(isText ? [] : [emptyFile]));
+      if (isText) textBytes += at - start - 1;
+      from = at;
+    }
+    start = -1;
   }
-  return membersIn(found.join());
-}
-
-/** No word and no number is that long: a run of so many characters of base64 is no text. */
-const minBase64 = 1_024;
-/** Base64 of both alphabets, and the backslashes that some encoders of JSON put into it. */
-const isBase64 = Uint8Array.from({ length: 256 }, (_, byte) =>
-  /[\w+/=\\-]/.test(String.fromCharCode(byte)) ? 1 : 0,
-);
-
-/**
- * Long runs of base64 in a body, and the bytes of them: pictures, sounds and documents, in whatever form they are sent. One byte of each
- * half of the shortest run is looked at, so text costs next to nothing.
- */
-function base64In(body: Buffer): { readonly runs: number; readonly bytes: number } {
-  let runs = 0;
-  let bytes = 0;
-  let from = 0;
-  for (let at = 0; at < body.length; at += minBase64 / 2) {
-    let start = at;
-    while (start >= from && isBase64[body[start] ?? 0] === 1) start -= 1;
-    let end = at;
-    while (end < body.length && isBase64[body[end] ?? 0] === 1) end += 1;
-    from = end;
-    if (end - start <= minBase64) continue;
-    runs += 1;
-    bytes += end - start - 1;
-    at = end;
-  }
-  return { runs, bytes };
+  return { text: Buffer.concat([...kept, body.subarray(from)]).toString(), textBytes };
 }
 
 // The prompt
@@ -199,67 +165,52 @@ const unread = new Set(
   ),
 );
 
-function readPrompt(body: JsonRecord): Prompt {
-  const walk = new PromptWalk();
-  const placeOf = (name: string): number => (definitions.has(name) ? 0 : instructions.has(name) ? 1 : 2);
-  const members = Object.entries(body).toSorted(([a], [b]) => placeOf(a) - placeOf(b));
-  for (const [name, value] of members) {
-    const isText = typeof value === 'string' && name !== 'text';
-    if (!unread.has(name)) walk.read(value, maxDepth, definitions.has(name) && !isText);
-  }
-  const { textBytes, images, tokens } = walk;
-  // `cache_control` at the top of a body marks the whole prompt.
-  const marked = isRecord(body['cache_control']) ? promptTokens(walk) : walk.marked;
-  return { textBytes, images, tokens, marked };
-}
-
 /** A picture, a sound or a document, and no text: of this length no text is of these characters alone. */
-const isBase64Text = (text: string): boolean => text.length > minBase64 && !/[^\w+/=\\-]/.test(text);
-const isDataUrl = (text: string): boolean =>
-  text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
+const isFile = (text: string): boolean =>
+  (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) ||
+  (text.length > longString && !/[^\w+/=\\-]/.test(text));
 
-class PromptWalk implements Prompt {
-  textBytes = 0;
-  images = 0;
-  tokens = 0;
-  marked = 0;
-
+function readPrompt(body: JsonRecord): Prompt {
+  const prompt = { textBytes: 0, images: 0, tokens: 0, marked: 0 };
   /** `asJson`: names and signs of what is read count as well. */
-  read(value: unknown, depth: number, asJson: boolean): void {
-    if (typeof value === 'string') this.#readText(value, asJson);
-    else if (typeof value !== 'object' || value === null) this.textBytes += asJson ? 5 : 0;
+  const read = (value: unknown, depth: number, asJson: boolean): void => {
+    if (typeof value === 'string') {
+      if (isFile(value) && (!asJson || value.startsWith('data:'))) prompt.images += 1;
+      else prompt.textBytes += Buffer.byteLength(value) + (asJson ? 3 : 0);
+    } else if (typeof value !== 'object' || value === null) prompt.textBytes += asJson ? 5 : 0;
     else if (depth === 0) return;
     else if (Array.isArray(value)) {
       // A list of numbers is text that was tokenized already; embeddings accept lists of such lists.
-      if (typeof value[0] === 'number') this.tokens += value.length;
-      else for (const member of value) this.read(member, depth - 1, asJson);
-    } else this.#readPart(value as JsonRecord, depth - 1, asJson);
-  }
-
-  #readText(text: string, asJson: boolean): void {
-    if (isDataUrl(text)) this.images += 1;
-    else if (asJson || !isBase64Text(text)) this.textBytes += Buffer.byteLength(text) + (asJson ? 3 : 0);
-  }
-
+      if (typeof value[0] === 'number') prompt.tokens += value.length;
+      else for (const member of value) read(member, depth - 1, asJson);
+    } else readPart(value as JsonRecord, depth - 1, asJson);
+  };
   /** A message, an input item, a content part, what a tool was given or returned. */
-  #readPart(part: JsonRecord, depth: number, asJson: boolean): void {
-    if (isPicture(part)) this.images += 1;
+  const readPart = (part: JsonRecord, depth: number, asJson: boolean): void => {
+    if (isPicture(part)) prompt.images += 1;
     else
       for (const [name, value] of Object.entries(part)) {
-        if (asJson) this.textBytes += name.length + 3;
-        if (asJson || !unread.has(name)) this.read(value, depth, asJson);
+        if (asJson) prompt.textBytes += name.length + 3;
+        if (asJson || !unread.has(name)) read(value, depth, asJson);
       }
-    if (isRecord(part['cache_control'])) this.marked = promptTokens(this);
+    if (isRecord(part['cache_control'])) prompt.marked = promptTokens(prompt);
+  };
+  const placeOf = (name: string): number => (definitions.has(name) ? 0 : instructions.has(name) ? 1 : 2);
+  for (const [name, value] of Object.entries(body).toSorted(([a], [b]) => placeOf(a) - placeOf(b))) {
+    const isText = typeof value === 'string' && name !== 'text';
+    if (!unread.has(name)) read(value, maxDepth, definitions.has(name) && !isText);
   }
+  // `cache_control` at the top of a body marks the whole prompt.
+  return isRecord(body['cache_control']) ? { ...prompt, marked: promptTokens(prompt) } : prompt;
 }
 
 const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file', 'computer_screenshot']);
 const isPicture = (part: JsonRecord): boolean =>
   pictureTypes.has(stringAt(part, 'type') ?? '') ||
   isRecord(part['image']) || // Bedrock
-  (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
-    'image/',
-  ) === true;
+  /^image\//.test(
+    stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type') ?? '',
+  );
 
 // The charge
 
@@ -361,21 +312,19 @@ const modelName = (name: string | null): string | null =>
  * Collections whose POST creates what stays: a job, a file, a thread. Lower case. Everything else that is posted to a language model
  * (chat, completions, embeddings, images, audio, rerank, moderations, `invoke`, `predict`, unknown paths) only costs money once more.
  */
-const creating = new Set(
-  wordsOf(
-    // OpenAI, Azure, Groq, Mistral, Together
-    'fine_tuning fine-tuning fine-tunes fine_tunes fine_tune batch batches files uploads assistants threads vector_stores',
-    'containers conversations evals chatkit webhooks skills agents libraries datasets jobs organization organizations',
-    'supervisedfinetuningjobs batchinferencejobs', // Fireworks
-    'upload cachedcontents tunedmodels tuningjobs corpora filesearchstores batchpredictionjobs', // Gemini, Vertex AI
-    // Bedrock
-    'model-customization-jobs model-invocation-job model-invocation-jobs evaluation-jobs async-invoke',
-  ),
+const creating = wordsOf(
+  // OpenAI, Azure, Groq, Mistral, Together
+  'fine_tuning fine-tuning fine-tunes fine_tunes fine_tune batch batches files uploads assistants threads vector_stores',
+  'containers conversations evals chatkit webhooks skills agents libraries datasets jobs organization organizations',
+  'supervisedfinetuningjobs batchinferencejobs', // Fireworks
+  'upload cachedcontents tunedmodels tuningjobs corpora filesearchstores batchpredictionjobs', // Gemini, Vertex AI
+  // Bedrock
+  'model-customization-jobs model-invocation-job model-invocation-jobs evaluation-jobs async-invoke',
+).join('|');
+/** One of them in a path, where it is not the name of a deployment, a model, a project. */
+const creatingPath = new RegExp(
+  `(?<!/(?:deployments|models?|engines|projects|accounts|locations))/(?:${creating})(?=/|$)`,
 );
-/** Actions behind a colon (`models/gemini:batchGenerateContent`) that create a job. Lower case. Others sample. */
-const creatingActions = new Set(['batchgeneratecontent', 'asyncbatchembedcontent']);
-/** Segments that are followed by a name, which may be any word: a deployment may be called `files`. Lower case. */
-const beforeName = new Set(wordsOf('deployments models model engines projects accounts locations'));
 
 /** True for a POST that only keeps what it is given, and generates nothing. Mistral's conversations begin with a response. */
 const onlyKeeps = (path: string): boolean =>
@@ -383,16 +332,12 @@ const onlyKeeps = (path: string): boolean =>
 
 /** True where repeating a POST to the path whose fate is unknown may create something that stays a second time. */
 function createsWhatStays(path: string): boolean {
-  const segments = path
-    .split('/')
-    .filter((segment) => segment !== '')
-    .map((segment) => percentDecoded(segment).toLowerCase());
-  const last = segments.at(-1) ?? '';
-  const colon = last.lastIndexOf(':');
-  if (colon >= 0) return creatingActions.has(last.slice(colon + 1));
+  const plain = percentDecoded(path).toLowerCase().replace(/\/+$/, '');
+  // Actions behind a colon (`models/gemini:batchGenerateContent`) that create a job. Others sample.
+  const action = /:([^/]*)$/.exec(plain)?.[1];
+  if (action !== undefined) return action === 'batchgeneratecontent' || action === 'asyncbatchembedcontent';
   // An agent's completion samples (Mistral's `agents/completions`).
-  if (last === 'completions') return false;
-  return segments.some((segment, at) => creating.has(segment) && !beforeName.has(segments[at - 1] ?? ''));
+  return !plain.endsWith('/completions') && creatingPath.test(plain);
 }
 
 // Classes of models and tiers

@@ -7,7 +7,7 @@
  * refusal.
  */
 import { LRUCache } from 'lru-cache';
-import type { Costs, Feedback, TokenUsage } from '../call.ts';
+import type { Costs, Feedback } from '../call.ts';
 import type { TokenGuess } from './model-call.policy.ts';
 
 /** What was learned of a workspace's calls to one model. `null`: no response has said it yet. */
@@ -26,8 +26,8 @@ interface LearnedModel {
   readonly apart: boolean;
   /** Tokens beyond the rule that the latest refusal stated; 0 = the rule holds. */
   readonly beyond: number;
-  /** Responses since that refusal. */
-  readonly responsesSince: number;
+  /** Responses for which that is still believed. */
+  readonly believedFor: number;
 }
 
 /** Before the first response. A provider of which nothing is known charges by rule. */
@@ -39,7 +39,7 @@ const nothingLearned: LearnedModel = {
   isStated: true,
   apart: false,
   beyond: 0,
-  responsesSince: 0,
+  believedFor: 0,
 };
 
 /** Pairs of workspace and model that are remembered; the least recently used is forgotten first. */
@@ -60,11 +60,16 @@ export class TokenEstimates {
     return expectedTokens(guess, this.#models.get(lane) ?? nothingLearned);
   }
 
-  /** The response is over, or refused the call. `late`: what the rest of its body reported. */
+  /**
+   * The response is over, or refused the call. `late`: what the rest of its body reported, which may be a refusal behind content; then the
+   * usage is that of a part of the response, and teaches nothing.
+   */
   learn({ guess, lane }: NamedGuess, head: Feedback, late: Feedback | null): void {
     if (guess.prompt <= 0) return;
     const known = this.#models.get(lane) ?? nothingLearned;
-    const learned = learn(guess, known, { head, late });
+    const refused = [head, late].find((feedback) => (feedback?.throttle ?? null) !== null) ?? null;
+    const learned =
+      refused === null ? afterResponse(guess, known, head, late) : afterRefusal(guess, known, refused);
     if (learned !== known) this.#models.set(lane, learned);
   }
 }
@@ -81,70 +86,58 @@ const alwaysBelieved = 8_192;
 /** Responses for which a refusal is believed, so that one odd refusal passes. */
 const believedFor = 128;
 
-/** Meters of tokens as the call is expected to be charged. */
-function expectedTokens(guess: TokenGuess, model: LearnedModel): Costs {
-  const input = expectedInput(guess, model);
-  // Without a word of it, output that is counted when it is made is one token: a full meter holds the call, others let it go.
-  const unknown = guess.apart ? 1 : (guess.output ?? 0);
-  const usual = model.output;
-  const made = usual === null ? unknown : usual.mean + deviations * usual.deviation;
-  const output = Math.ceil(Math.min(guess.output ?? Infinity, made));
-  const tokens = isChargedByRule(guess, model)
-    ? Math.ceil(byRule(guess) + beyondRule(guess, model))
-    : input + output;
-  if (!guess.apart && !model.apart) return { tokens };
-  return { tokens, input_tokens: input, output_tokens: Math.max(1, output) };
-}
-
 /** The provider reserves what a call may use, by rule, instead of what it uses. */
 const isChargedByRule = ({ apart }: TokenGuess, { isStated }: LearnedModel): boolean => !apart && isStated;
 
 const byRule = ({ prompt, output }: TokenGuess): number => prompt + (output ?? 0);
 
-/** Whole units; a call is never expected to cost nothing. What is marked is taken to lie in the cache until responses say otherwise. */
-function expectedInput({ prompt, marked }: TokenGuess, { factor, counted, missed }: LearnedModel): number {
-  const input =
-    marked > 0 ? (prompt - marked * (1 - (missed ?? 0))) * (factor ?? 1) : prompt * (counted ?? factor ?? 1);
-  return Math.max(1, Math.ceil(input));
-}
+const between = (least: number, value: number, most: number): number =>
+  Math.min(most, Math.max(least, value));
 
-/**
- * What is known after a call's response. `late`: what the rest of the body reported, which may be a refusal behind content; then the
- * usage is that of a part of the response, and teaches nothing.
- */
-function learn(
-  guess: TokenGuess,
-  known: LearnedModel,
-  { head, late }: { readonly head: Feedback; readonly late: Feedback | null },
-): LearnedModel {
-  if (head.throttle !== null) return afterRefusal(guess, known, head);
-  if (late !== null && late.throttle !== null) return afterRefusal(guess, known, late);
-  const usage = late?.usage ?? head.usage;
-  return usage === undefined ? known : afterResponse(guess, known, usage, head);
+const mean = (before: number | null, latest: number | null): number | null =>
+  latest === null || before === null ? (latest ?? before) : before + (latest - before) * newShare;
+
+/** Whole units; a call is never expected to cost nothing. What is marked is taken to lie in the cache until responses say otherwise. */
+function expectedTokens(guess: TokenGuess, model: LearnedModel): Costs {
+  const { prompt, marked, apart } = guess;
+  const { factor, counted, missed, output: usual } = model;
+  const counts =
+    marked > 0 ? (prompt - marked * (1 - (missed ?? 0))) * (factor ?? 1) : prompt * (counted ?? factor ?? 1);
+  const input = Math.max(1, Math.ceil(counts));
+  // Without a word of it, output that is counted when it is made is one token: a full meter holds the call, others let it go.
+  const made = usual === null ? (apart ? 1 : (guess.output ?? 0)) : usual.mean + deviations * usual.deviation;
+  const output = Math.ceil(Math.min(guess.output ?? Infinity, made));
+  // Bounded, because no response corrects it: a figure without sense must not hold a workspace's calls up for long.
+  const beyond = Math.min(model.beyond, Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved));
+  const tokens = isChargedByRule(guess, model) ? Math.ceil(byRule(guess) + beyond) : input + output;
+  if (!apart && !model.apart) return { tokens };
+  return { tokens, input_tokens: input, output_tokens: Math.max(1, output) };
 }
 
 function afterResponse(
   guess: TokenGuess,
   known: LearnedModel,
-  { prompt, kept, input, total }: TokenUsage,
-  { meters }: Feedback,
+  head: Feedback,
+  late: Feedback | null,
 ): LearnedModel {
-  const factor = prompt === null ? null : bounded(prompt / guess.prompt);
-  const counted = input === null || guess.marked > 0 ? null : Math.min(maxFactor, input / guess.prompt);
-  const missed = factor === null || guess.marked === 0 ? null : share(1 - kept / (guess.marked * factor));
-  const isApart = meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens');
+  const usage = late?.usage ?? head.usage;
+  if (usage === undefined) return known;
+  const { prompt, kept, input, total } = usage;
+  const { marked } = guess;
+  const factor = prompt === null ? null : between(minFactor, prompt / guess.prompt, maxFactor);
+  const counted = input === null || marked > 0 ? null : Math.min(maxFactor, input / guess.prompt);
+  const missed = factor === null || marked === 0 ? null : between(0, 1 - kept / (marked * factor), 1);
+  const made = input === null || total === null ? null : Math.max(0, total - input);
+  const states = (...names: readonly string[]) => head.meters.filter(({ meter }) => names.includes(meter));
   return {
     factor: mean(known.factor, factor),
     counted: mean(known.counted, counted),
     missed: mean(known.missed, missed),
-    output:
-      input === null || total === null
-        ? known.output
-        : learnOutput(known.output, guess.output, Math.max(0, total - input)),
-    isStated: meters.some(({ meter, level }) => meter === 'tokens' && level !== null),
-    apart: isApart || known.apart,
-    beyond: known.beyond,
-    responsesSince: known.responsesSince + 1,
+    output: made === null ? known.output : learnOutput(known.output, guess.output, made),
+    isStated: states('tokens').some(({ level }) => level !== null),
+    apart: known.apart || states('input_tokens', 'output_tokens').length > 0,
+    beyond: known.believedFor > 1 ? known.beyond : 0,
+    believedFor: known.believedFor - 1,
   };
 }
 
@@ -154,9 +147,8 @@ function learnOutput(
   allowed: number | null,
   made: number,
 ): LearnedModel['output'] {
-  if (known === null) {
+  if (known === null)
     return { mean: made, deviation: Math.max(0, (allowed ?? 2 * made) - made) / deviations };
-  }
   const deviation = Math.abs(made - known.mean) - known.deviation;
   return {
     mean: known.mean + (made - known.mean) * newShare,
@@ -177,20 +169,5 @@ function afterRefusal(
 ): LearnedModel {
   const isOfTokens = throttle?.kind === 'rate' && /^tokens(?:_day)?$/.test(throttle.meter ?? '');
   if (!isOfTokens || asked === undefined || !isChargedByRule(guess, known)) return known;
-  return { ...known, beyond: Math.max(0, asked - byRule(guess)), responsesSince: 0 };
-}
-
-/** Bounded, because no response corrects it: a figure without sense must not hold a workspace's calls up for long. */
-function beyondRule(guess: TokenGuess, { beyond, responsesSince }: LearnedModel): number {
-  if (responsesSince >= believedFor) return 0;
-  return Math.min(beyond, Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved));
-}
-
-const bounded = (factor: number): number => Math.min(maxFactor, Math.max(minFactor, factor));
-
-const share = (part: number): number => Math.min(1, Math.max(0, part));
-
-function mean(before: number | null, latest: number | null): number | null {
-  if (latest === null || before === null) return latest ?? before;
-  return before + (latest - before) * newShare;
+  return { ...known, beyond: Math.max(0, asked - byRule(guess)), believedFor };
 }
