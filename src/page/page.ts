@@ -5,44 +5,25 @@
 import { readFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Activity } from '../activity/activity.ts';
-import type { AllUpstreams, GatewayState } from '../activity/shape.ts';
+import type { GatewayState } from '../activity/shape.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import { createEventStream, eventOf } from '../observation/event-stream.ts';
-import type { ConfigurationState, LimiterHealth, ProcessPressure } from '../telemetry/events.ts';
+import type { RunningTelemetry } from '../telemetry/telemetry.ts';
 import { packageVersion } from '../version.ts';
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
-/** The part of an Express application that is needed to add the page's routes. */
-export interface PageRoutes {
-  get(path: string, handler: Handler): unknown;
-}
-
-export interface PageParts {
-  readonly activity: Pick<Activity, 'upstreams' | 'ofAll'>;
-  readonly telemetry: {
-    limiterHealth(): LimiterHealth;
-    configuration(): ConfigurationState;
-  };
-  readonly gateway: () => Pick<GatewayState, 'credentials' | 'process'>;
+interface PageParts {
+  readonly activity: Activity;
+  readonly telemetry: Pick<RunningTelemetry, 'limiterHealth' | 'configuration'>;
+  readonly gateway: () => GatewayState;
   readonly clock: Clock;
   /** Called with an error of the page; the page goes on. */
   readonly onBug: (error: unknown) => void;
 }
 
 /** What the page shows at one instant. */
-export interface PageState extends AllUpstreams {
-  /** Unix milliseconds. */
-  readonly at: number;
-  readonly version: string;
-  readonly replicas: number;
-  readonly limiter: LimiterHealth;
-  readonly configuration: ConfigurationState;
-  /** The load of the replica that shows the page. */
-  readonly process: ProcessPressure;
-  /** Time until the first upstream credential ends, milliseconds; `null` = none has an end that is known. */
-  readonly credentialEndsInMs: number | null;
-}
+export type PageState = Awaited<ReturnType<Page['state']>>;
 
 const everyMs = 2_000;
 /** Workspaces are sent this often: replaying their hours is the page's only cost. Milliseconds. */
@@ -54,8 +35,8 @@ export class Page {
   readonly index = serve('/');
   readonly #parts: PageParts;
   readonly #stream = createEventStream();
-  /** Monotonic milliseconds; `null` = never. */
-  #activityAt: number | null = null;
+  /** When workspaces are sent next, monotonic milliseconds. */
+  #activityAt = 0;
   #next: CancelTimer | null = null;
   #isClosed = false;
 
@@ -64,12 +45,12 @@ export class Page {
   }
 
   /** The files and the event stream, all under `/page/`. */
-  addRoutes(app: PageRoutes): void {
+  addRoutes(app: { get(path: string, handler: Handler): unknown }): void {
     for (const path of ['/page/page.css', '/page/page.js', '/page/icon.svg'] as const)
       app.get(path, serve(path));
     app.get('/page/events', (request, response) => {
       this.#stream.open(request, response, '');
-      this.#activityAt = null;
+      this.#activityAt = 0;
       if (this.#next === null) this.#sendAndGoOn();
     });
   }
@@ -92,40 +73,40 @@ export class Page {
       });
   }
 
-  async #send(): Promise<void> {
+  async state() {
     const { activity, telemetry, gateway, clock } = this.#parts;
     const ends = gateway()
       .credentials()
       .map(({ expiresInMs }) => expiresInMs);
-    const state: PageState = {
+    return {
+      /** Unix milliseconds. */
       at: clock.now(),
       version: packageVersion(),
       ...(await activity.upstreams()),
       limiter: telemetry.limiterHealth(),
       configuration: telemetry.configuration(),
+      /** The load of the replica that shows the page. */
       process: gateway().process(),
+      /** Time until the first upstream credential ends, milliseconds; `null` = none has an end that is known. */
       credentialEndsInMs: ends.length === 0 ? null : Math.min(...ends),
     };
-    this.#stream.send(eventOf('state', state));
+  }
+
+  async #send(): Promise<void> {
+    const { activity, clock } = this.#parts;
+    this.#stream.send(eventOf('state', await this.state()));
     const now = clock.monotonic();
-    if (this.#activityAt !== null && now - this.#activityAt < activityEveryMs) return;
-    this.#activityAt = now;
+    if (now < this.#activityAt) return;
+    this.#activityAt = now + activityEveryMs;
     const { workspaces } = await activity.ofAll(3_600_000);
     this.#stream.send(eventOf('workspaces', workspaces));
   }
 }
 
 /** Nothing but our own files, nothing inline, nobody may frame it. */
-const contentSecurityPolicy = [
-  "default-src 'none'",
-  "script-src 'self'",
-  "style-src 'self'",
-  "img-src 'self'",
-  "connect-src 'self'",
-  "base-uri 'none'",
-  "form-action 'none'",
-  "frame-ancestors 'none'",
-].join('; ');
+const contentSecurityPolicy =
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+  "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /** Path on the admin port → file and its type. */
 const files = {
