@@ -86,9 +86,13 @@ function readBody(
   if (!jsonType.test(contentType ?? '') && !looksLikeJson(body)) return { members: {}, prompt: null };
   const { text, textBytes } =
     body.length > maxParsedBody ? shortened(body) : { text: body.toString(), textBytes: 0 };
-  // Of what is very long without its long texts, only the length is known.
-  if (text.length > maxParsedBody)
-    return { members: {}, prompt: { textBytes: text.length + textBytes, images: 0, tokens: 0, marked: 0 } };
+  // Of what is very long without its texts (token arrays, mostly) only the length is known, and the model where SDKs write it.
+  if (text.length > maxParsedBody) {
+    const [, model] =
+      namedModel.exec(text.slice(0, endBytes)) ?? namedModel.exec(text.slice(-endBytes)) ?? [];
+    const prompt = { textBytes: text.length + textBytes, images: 0, tokens: 0, marked: 0 };
+    return { members: model === undefined ? {} : { model }, prompt };
+  }
   const parsed = parseJson(text, maxParsedBody);
   // The upstream will say what is wrong with anything else.
   if (!isRecord(parsed)) return { members: {}, prompt: null };
@@ -100,8 +104,13 @@ function readBody(
 const modelIn = (part: unknown): string | null =>
   stringAt(part, 'model') ?? stringAt(part, 'model_id') ?? stringAt(part, 'modelId');
 
-/** A longer string of a very large body is counted and not parsed. No word and no number is that long. Bytes. */
-const longString = 1_024;
+/** A longer string of a very large body is counted and not parsed: no name and no number is that long. Bytes. */
+const longString = 256;
+/** A longer string of the letters of base64 alone is a file. Characters. */
+const shortestFile = 1_024;
+const namedModel = /"model(?:_id|Id)?"\s*:\s*"([^"\\]{1,256})"/;
+/** At the beginning and the end of a body, where its short members stand. */
+const endBytes = 512;
 /** Quotes of such a body that are looked at: some 10 ms. */
 const maxQuotes = 200_000;
 const [quote, backslash] = [0x22, 0x5c];
@@ -168,7 +177,7 @@ const unread = new Set(
 /** A picture, a sound or a document, and no text: of this length no text is of these characters alone. */
 const isFile = (text: string): boolean =>
   (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) ||
-  (text.length > longString && !/[^\w+/=\\-]/.test(text));
+  (text.length > shortestFile && !/[^\w+/=\\-]/.test(text));
 
 function readPrompt(body: JsonRecord): Prompt {
   const prompt = { textBytes: 0, images: 0, tokens: 0, marked: 0 };

@@ -434,6 +434,17 @@ describe('the estimate of a very large body', () => {
     expect(tokens(post(chatPath, body)) - tokens(post(chatPath, without))).toBe(5_000);
   });
 
+  test.each([
+    ['many short texts', Array<string>(2_048).fill(x(700))],
+    ['tokens', Array<number>(300_000).fill(12_345)],
+  ])('of embeddings of %s comes with their model', (_, input) => {
+    for (const members of [
+      { model: 'm1', input },
+      { input, model: 'm1', encoding_format: 'base64' },
+    ])
+      expect(post('/v1/embeddings', JSON.stringify(members)).model).toBe('m1');
+  });
+
   test('comes with the model wherever that stands, and with no other', () => {
     const quoted = String.raw`"say \"model\": \"m3\" {[ \\"`;
     const text = `[{"role":"user","content":${quoted}},${JSON.stringify({ content: x(1_100_000) })}]`;
