@@ -69,11 +69,6 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
   return { ...plain, ...asked, safe: countsTokens, idempotent: countsTokens };
 }
 
-function pathOf(path: string): string {
-  const query = path.indexOf('?');
-  return query < 0 ? path : path.slice(0, query);
-}
-
 // Commerce
 
 /** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
@@ -81,7 +76,7 @@ const unseenMutationPoints = 10;
 const unseenQueryPoints = 50;
 
 function describeCommerce(plain: CallDescription, request: CallRequest): CallDescription {
-  const path = pathOf(request.path);
+  const [path = ''] = request.path.split('?', 1);
   if (request.method !== 'POST' || !/\/graphql(?:\.json)?$/.test(path)) {
     // Payments carry `unique_token`, by which the platform recognises a repeat.
     return { ...plain, hasOwnIdempotency: !plain.safe && request.body.includes('"unique_token"') };
@@ -154,30 +149,20 @@ function costKeyOf(document: string, operationName: string | null, variables: un
 
 // Other methods that a request asks for beside that of its request line
 
-const override = /^_method$|^(?:x-)?http-method(?:-override)?$|^x-(?:method-override|override-method)$/;
-const isOverride = (name: string): boolean => override.test(name.toLowerCase().replaceAll(/(?!^)_/g, '-'));
-
-/** Longer forms (bytes) are not searched: a request that has one and is idempotent by its method alone hardly exists. */
-const maxForm = 65_536;
+const override = /^_method$|^(?:x-)?http-method(?:-override)?$|^x-(?:method-override|override-method)$/i;
+const isOverride = (name: string): boolean =>
+  /method/i.test(name) && override.test(name.replaceAll(/(?!^)_/g, '-'));
 
 /**
- * True where fields, query or form name another method: frameworks run a GET with `X-HTTP-Method-Override: POST` as a POST. Whether the
+ * True where fields or query name another method: frameworks run a GET with `X-HTTP-Method-Override: POST` as a POST. Whether the
  * upstream's does is not known, so that such a request counts as one that must not run twice.
  */
-function asksForAnotherMethod({ path, rawFields, contentType, body }: CallRequest): boolean {
-  const isForm = body.length <= maxForm && /^application\/x-www-form-urlencoded\b/i.test(contentType ?? '');
-  return (
-    rawFields.some((name, at) => at % 2 === 0 && isOverride(name)) ||
-    namesMethod(path.slice(pathOf(path).length + 1)) ||
-    (isForm && namesMethod(body.toString('latin1')))
-  );
-}
-
-function namesMethod(form: string): boolean {
-  // A name may be percent-encoded; most queries need no parsing.
-  if (!/method|%/i.test(form)) return false;
-  // Some servers split at semicolons, too.
-  return [...new URLSearchParams(form.replaceAll(';', '&'))].some(
+function asksForAnotherMethod({ path, rawFields }: CallRequest): boolean {
+  if (rawFields.some((name, at) => at % 2 === 0 && isOverride(name))) return true;
+  const [, query = ''] = path.split('?', 2);
+  // A name may be percent-encoded, and some servers split at semicolons, too; most queries need no parsing.
+  const members = /method|%/i.test(query) ? new URLSearchParams(query.replaceAll(';', '&')) : [];
+  return [...members].some(
     ([name, value]) =>
       isOverride(name) ||
       // Facebook's Graph API runs a GET with `?method=post` as a POST. Elsewhere `method` means much else, so that its value decides.

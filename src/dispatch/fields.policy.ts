@@ -3,6 +3,7 @@
  * second credential beside an injected one; and framing is written here from the buffered length, whatever the client says in `Connection`.
  * Towards the client repeats and order are kept; an upstream can neither speak for Sluice nor change framing.
  */
+import { LRUCache } from 'lru-cache';
 import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { Call, InjectedField, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
@@ -12,35 +13,34 @@ import { wordsOf } from '../words.policy.ts';
 
 // Lists of field names
 
+/** Texts of names and of their beginnings, separated by blanks, lower case; and what others look like. */
 interface FieldNames {
-  /** Texts of names, separated by blanks; so are `prefixes`. Lower case. */
   readonly names: readonly string[];
   readonly prefixes: readonly string[];
   readonly pattern: RegExp;
 }
 
+/** Names whose judgement is remembered, and the longest of them, characters: calls bring the same few again and again. */
+const namesKept = 2_000;
+const maxNameKept = 64;
+
 /**
  * True for names of a list: a name that is listed, begins as listed, or fits a pattern; `name` in lower case. Servers that hand fields on
- * as variables read `_` as `-`, so that both spellings count.
+ * as variables read `_` as `-`, so that both spellings count. And for a field that passes in neither direction: it speaks to the next
+ * machine only (RFC 9110 §7.6.1 and what is used like it), to or of a proxy, or in the name of Sluice.
  */
-function namesIn({ names, prefixes, pattern }: FieldNames): (name: string) => boolean {
-  const listed = new Set(wordsOf(...names));
-  const begins = new RegExp(`^(?:${wordsOf(...prefixes).join('|')})`);
-  return (name) => {
+function endsWith({ names, prefixes, pattern }: FieldNames): (name: string) => boolean {
+  const listed = new Set(
+    wordsOf('connection keep-alive te trailer transfer-encoding upgrade http2-settings', ...names),
+  );
+  const begins = new RegExp(`^(?:proxy-|sluice-|${wordsOf(...prefixes).join('|')})`);
+  const judge = (name: string): boolean => {
     const hyphened = name.replaceAll('_', '-');
     return listed.has(hyphened) || begins.test(hyphened) || pattern.test(hyphened);
   };
+  const known = new LRUCache<string, boolean>({ max: namesKept, memoMethod: judge });
+  return (name) => (name.length > maxNameKept ? judge(name) : known.memo(name));
 }
-
-const hopByHop = new Set(
-  wordsOf('connection keep-alive te trailer transfer-encoding upgrade http2-settings'),
-);
-
-/**
- * True for a field that passes in neither direction: it speaks to the next machine only (RFC 9110 §7.6.1 and what is used like it), to or
- * of a proxy, or in the name of Sluice. `name` in lower case.
- */
-const endsHere = (name: string): boolean => hopByHop.has(name) || /^(?:proxy-|sluice[-_])/.test(name);
 
 // Towards the upstream
 
@@ -80,9 +80,6 @@ export interface OutgoingInput {
 const EmptyFields = function () {} as unknown as new () => OutgoingFields;
 EmptyFields.prototype = Object.create(null);
 
-/** Written anew for the upstream, or answered here. */
-const writtenHere = new Set(['host', 'content-length', 'expect']);
-
 /** Methods that expect a body: a request of theirs without one says so with `Content-Length: 0` (RFC 9110 §8.6). */
 const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
 
@@ -93,9 +90,9 @@ const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
  * Fields that a client's program means for the upstream pass, also where they look alike: `Fastly-Key`, `CF-Access-Client-Id`,
  * `cf-aig-*`, `X-Akamai-ACS-*`, `X-Vercel-Protection-Bypass`, `PSU-IP-Address`, `X-FAPI-Customer-IP-Address`, `Shopify-Storefront-Buyer-IP`, `X-Request-Id`.
  */
-/** `name` in lower case. */
-const isOfTheWayHere = namesIn({
+const staysHere = endsWith({
   names: [
+    'host content-length expect', // written anew for the upstream, or answered here
     'via forwarded x-forwarded forwarded-for forwarded-proto x-forward-for x-forward-proto x-scheme x-url-scheme',
     'front-end-https cdn-loop cookie2 remote-user x-remote-user x-rewrite-url x-request-start x-queue-start',
     'cf-ray cf-visitor cf-worker cf-ew-via cf-pseudo-ipv4 cf-region cf-region-code cf-metro-code cf-postal-code',
@@ -131,8 +128,6 @@ const isOfTheWayHere = namesIn({
   pattern:
     /(?:^|-)(?:client|real|remote|connecting|originating|viewer|src|proxyuser|socket)-?(?:connection-)?(?:ip|ipv4|ipv6|addr|address|port)$/,
 });
-
-const staysHere = (name: string): boolean => writtenHere.has(name) || endsHere(name) || isOfTheWayHere(name);
 
 /** Builds the fields of one attempt. Values of the client are passed on as they are, also empty ones. */
 export function outgoingFields(input: OutgoingInput): OutgoingFields {
@@ -222,7 +217,7 @@ export function returningFields(input: ReturningInput): string[] {
     const name = rawFields[at] ?? '';
     const value = rawFields[at + 1] ?? '';
     const lower = name.toLowerCase();
-    if (endsHere(lower) || isWithheld(lower)) continue;
+    if (isWithheld(lower)) continue;
     if (named.includes(lower) && !notNameable.has(lower)) continue;
     if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
     if (lower === 'content-length' && (status === 204 || status === 205)) continue;
@@ -274,7 +269,7 @@ function rewriteUrl(text: string, via: ViaRewrite): string {
  * in front of Sluice (a proxy, a CDN, a mesh), or change what a browser keeps for a whole origin. To the client that origin is
  * Sluice, behind which other upstreams are, so that no single upstream may speak for it.
  */
-const isWithheld = namesIn({
+const isWithheld = endsWith({
   names: [
     'x-forwarded forwarded edge-control xkey x-send-file x-offload-to-sendfile',
     // What a browser remembers for all of an origin
@@ -303,30 +298,18 @@ const isWithheld = namesIn({
 
 // What caches are told of a response that was made for one caller: no cache that several callers share may store it.
 
-/** Directives that let a shared cache store what it otherwise may not (RFC 9111 §5.2.2), and forms of `private` that name fields only. */
-const sharing = /^(?:public|s-maxage|private\s*=)/i;
-
-/** Splits at the commas outside of quoted strings. A quote that is never closed quotes nothing. */
-const directivesOf = (value: string): string[] =>
-  (value.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/g) ?? []).map((directive) => directive.trim());
-
-const isBare = (directives: readonly string[], name: string): boolean =>
-  directives.some((directive) => directive.toLowerCase() === name);
+/** Directives that let a shared cache store what it otherwise may not (RFC 9111 §5.2.2), and `private`, also of named fields only. */
+const ofSharing = /^(?:public|s-maxage|private)\s*(?:=|$)/i;
 
 /**
- * The `Cache-Control` that the client gets for the upstream's lines of that name, in one line.
- *
- * `private` comes first, so that no unclosed quote behind it can hide it.
+ * The `Cache-Control` that the client gets for the upstream's lines of that name, in one line. `private` comes first, so that no
+ * unclosed quote behind it can hide it.
  */
 function privateCacheControl(lines: readonly string[]): string {
-  const given = lines.flatMap(directivesOf).filter((directive) => directive !== '');
-  const kept = given.filter((directive) => !sharing.test(directive));
-  const balanced = lines.every((line) => (line.match(/"/g) ?? []).length % 2 === 0);
-  // With `must-understand` a cache may ignore `no-store` (RFC 9111 §5.2.2.3).
-  const isNeverStored = isBare(kept, 'no-store') && !isBare(kept, 'must-understand');
-  const isPrivate = isNeverStored || isBare(kept, 'private');
-  if (isPrivate && balanced) return kept.join(', ');
-  return ['private', ...kept.filter((directive) => directive.toLowerCase() !== 'private')].join(', ');
+  // Commas within quoted strings separate nothing. A quote that is never closed quotes nothing.
+  const directives = lines.flatMap((line) => line.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/g) ?? []);
+  const kept = directives.map((each) => each.trim()).filter((each) => each !== '' && !ofSharing.test(each));
+  return ['private', ...kept].join(', ');
 }
 
 /** The `Vary` that the client gets for the upstream's lines of that name. `keyFields` in lower case. */
@@ -372,32 +355,20 @@ export function cookieScope(
   return { kind: 'under', prefix: own.endsWith(path) ? own.slice(0, -path.length) : own, path };
 }
 
-/** One `Set-Cookie` value as the client gets it; `null` = not at all. */
-function returnedCookie(value: string, scope: CookieScope): string | null {
-  if (scope.kind === 'withheld') return null;
-  return scope.kind === 'unchanged' ? value : cookieUnder(value, scope);
-}
-
 /**
- * The path is moved and always written, the domain is left out. A `__Host-` cookie is moved like any other: who enforces its prefix
- * refuses it then, which is safer than a path that covers all upstreams.
+ * One `Set-Cookie` value as the client gets it; `null` = not at all. The path is moved and always written, the domain is left out. A
+ * `__Host-` cookie is moved like any other: who enforces its prefix refuses it then, which is safer than a path that covers all upstreams.
  */
-function cookieUnder(
-  value: string,
-  { prefix, path: calledPath }: Extract<CookieScope, { kind: 'under' }>,
-): string {
-  const [pair = '', ...attributes] = value.split(';');
-  const kept = [pair.trimEnd()];
-  let path: string | null = null;
-  for (const attribute of attributes) {
-    const equals = attribute.indexOf('=');
-    const name = (equals < 0 ? attribute : attribute.slice(0, equals)).trim().toLowerCase();
-    // Of several the last one counts (RFC 6265 §5.3). Some clients take quotes off.
-    if (name === 'path') path = unquoted(equals < 0 ? '' : attribute.slice(equals + 1).trim());
-    else if (name !== 'domain' && name !== '') kept.push(attribute.trim());
-  }
-  const moved = path?.startsWith('/') === true ? path : defaultPath(calledPath);
-  return [...kept, `Path=${prefix}${moved}`].join('; ');
+function returnedCookie(value: string, scope: CookieScope): string | null {
+  if (scope.kind !== 'under') return scope.kind === 'withheld' ? null : value;
+  const [pair = '', ...attributes] = value.split(';').map((each) => each.trim());
+  const kept = attributes.filter((each) => each !== '' && !/^(?:path|domain)\s*(?:=|$)/i.test(each));
+  // Of several the last one counts (RFC 6265 §5.3). Some clients take quotes off.
+  const last = attributes.findLast((each) => /^path\s*(?:=|$)/i.test(each)) ?? '';
+  const path = /^path\s*=\s*(?:"(\/.*)"|(\/.*))$/i.exec(last);
+  return [pair, ...kept, `Path=${scope.prefix}${path?.[1] ?? path?.[2] ?? defaultPath(scope.path)}`].join(
+    '; ',
+  );
 }
 
 /** RFC 6265 §5.1.4: the path of the call up to its last slash. */
@@ -406,9 +377,4 @@ function defaultPath(path: string): string {
   return last <= 0 ? '/' : path.slice(0, last);
 }
 
-const unquoted = (text: string): string => (/^".*"$/.test(text) ? text.slice(1, -1) : text);
-
-function withoutQuery(url: string): string {
-  const at = url.indexOf('?');
-  return at < 0 ? url : url.slice(0, at);
-}
+const withoutQuery = (url: string): string => url.split('?', 1)[0] ?? '';

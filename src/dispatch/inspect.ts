@@ -13,6 +13,7 @@ import {
 } from 'node:zlib';
 import type { Clock } from '../clock.ts';
 import { codingsIn } from '../field-lines.policy.ts';
+import { hasLargeWindow, hasZlibHead, withoutCoding } from './request-body.policy.ts';
 
 /** The start of a body. */
 export interface BodyStart {
@@ -105,8 +106,7 @@ export async function arrived(
 }
 
 // Decoding, of compressed responses for our own eyes and within bounds: what is read beside a response must not cost more than the response.
-// Nothing is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not read; a decoder ends with
-// its response.
+// A response that decodes to more than its bytes allow is passed on and not read; a decoder ends with its response.
 
 const kib = 1024;
 /** What one response may decode to, bytes: text of events shrinks to a 90th at best, and a bomb to a 600,000th. */
@@ -119,39 +119,13 @@ const chunkSize = 16 * kib;
 /** The largest window that RFC 8878 asks decoders to support: 8 MiB. */
 const zstdParams = { [constants.ZSTD_d_windowLogMax]: 23 };
 
-interface Coding {
-  /** What a decoder keeps of the decoded text at most: its window. */
-  readonly windowBytes: number;
-  /** For a body that begins with these bytes; `null`: its window would be larger. */
-  readonly create: (first: Buffer) => Transform | null;
-}
-const gzip: Coding = { windowBytes: 32 * kib, create: () => createGunzip({ chunkSize }) };
-const codings = new Map<string, Coding>([
-  ['gzip', gzip],
-  ['x-gzip', gzip],
-  [
-    'deflate',
-    {
-      ...gzip,
-      // Some servers leave out the header of RFC 1950, whose first byte has a low half of 8.
-      create: ([byte = 0]) => ((byte & 0x0f) === 8 ? createInflate : createInflateRaw)({ chunkSize }),
-    },
-  ],
-  [
-    'br',
-    {
-      windowBytes: 4 * kib * kib,
-      // A decoder of brotli fills its window before it gives anything out; two of RFC 7932's are larger than encoders use by default.
-      create: ([byte = 0]) => ((byte & 0x0d) === 0x0d ? null : createBrotliDecompress({ chunkSize })),
-    },
-  ],
-  [
-    'zstd',
-    {
-      windowBytes: 8 * kib * kib,
-      create: () => createZstdDecompress({ chunkSize, params: zstdParams }),
-    },
-  ],
+/** By coding: what a decoder keeps of the decoded text at most, its window; and a decoder for a body that begins with a byte. */
+const codings = new Map<string, readonly [windowBytes: number, create: (first: number) => Transform]>([
+  ['gzip', [32 * kib, () => createGunzip({ chunkSize })]],
+  ['x-gzip', [32 * kib, () => createGunzip({ chunkSize })]],
+  ['deflate', [32 * kib, (byte) => (hasZlibHead(byte) ? createInflate : createInflateRaw)({ chunkSize })]],
+  ['br', [4 * kib * kib, () => createBrotliDecompress({ chunkSize })]],
+  ['zstd', [8 * kib * kib, () => createZstdDecompress({ chunkSize, params: zstdParams })]],
 ]);
 
 /** True for a body that is sent as it is. */
@@ -186,14 +160,14 @@ interface Decoder {
 export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
   const [name, ...others] = codingsIn(encoding);
   if (name === undefined) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
-  const coding = others.length === 0 ? codings.get(name) : undefined;
-  if (coding === undefined || alive >= maxOfProcess.decoders) return null;
+  const [windowBytes, create] = (others.length === 0 ? codings.get(name) : undefined) ?? [0];
+  if (create === undefined || alive >= maxOfProcess.decoders) return null;
   alive += 1;
   /** `null` before the first bytes. */
   let stream: Transform | null = null;
   let [receivedBytes, decodedBytes, isOver] = [0, 0, false];
   let onOver = (_isWhole: boolean): void => {};
-  const held = (): number => Math.min(decodedBytes, coding.windowBytes);
+  const held = (): number => Math.min(decodedBytes, windowBytes);
   const over = (isWhole: boolean): void => {
     if (isOver) return;
     isOver = true;
@@ -212,12 +186,13 @@ export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, c
     if (decodedBytes > allowed || !takes(bytes.length, clock.monotonic())) over(false);
     else onBytes(bytes);
   };
-  const begin = (first: Buffer): Transform | null =>
-    coding
-      .create(first)
-      ?.on('data', onData)
-      .on('end', () => over(true))
-      .on('error', () => over(false)) ?? null;
+  const begin = ([first = 0]: Buffer): Transform | null =>
+    name === 'br' && hasLargeWindow(first)
+      ? null
+      : create(first)
+          .on('data', onData)
+          .on('end', () => over(true))
+          .on('error', () => over(false));
   return {
     write(chunk) {
       if (isOver || chunk.length === 0) return;
@@ -237,31 +212,18 @@ export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, c
   };
 }
 
-/** Longest text that is decoded as a whole, bytes. */
-const maxTextBytes = 256 * 1024;
-/** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
-const maxTextMs = 1_000;
+/** Longest text that is decoded as a whole, and what one that is longer counts as. Bytes. */
+const maxTextBytes = 256 * kib;
+const failedBytes = kib * kib;
 
-/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or not decoded in time. */
-export async function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<string | null> {
+/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or enough has been decoded for now. */
+export function decoded(bytes: Buffer, encoding: string, clock: Clock): string | null {
   if (isPlain(encoding)) return bytes.toString('utf8');
-  const parts: Buffer[] = [];
-  let length = 0;
-  const decoder = decoderFor(
-    encoding,
-    (part) => {
-      length += part.length;
-      parts.push(part);
-      if (length > maxTextBytes) decoder?.stop();
-    },
-    clock,
-  );
-  if (decoder === null) return null;
-  const cancel = clock.after(maxTextMs, () => decoder.stop());
-  decoder.write(bytes);
-  const isWhole = await new Promise((resolve) => decoder.end(resolve));
-  cancel();
-  return isWhole === true ? Buffer.concat(parts, length).toString('utf8') : null;
+  const now = clock.monotonic();
+  if (!takes(0, now)) return null;
+  const text = withoutCoding(encoding, bytes, maxTextBytes);
+  takes(text?.length ?? failedBytes, now);
+  return text?.toString('utf8') ?? null;
 }
 
 // Passing
@@ -273,21 +235,15 @@ const overlap = 8 * 1024;
 /** How long the end of a response waits for what was decoded beside it. Milliseconds. */
 const maxEndMs = 50;
 
-/** A body that passes, and a function that has all read that has passed. */
-export interface Passing {
-  readonly body: Readable;
-  readonly flush: () => void;
-}
-
 /**
  * Passes every byte on as it comes and reads it meanwhile, in large parts that overlap. The end of a compressed body waits until the last
- * bytes are decoded.
+ * bytes are decoded. `flush`: has all read that has passed.
  */
 export function readInPassing(
   body: Readable,
   { encoding, onText }: { readonly encoding: string; readonly onText: (text: string) => void },
   clock: Clock,
-): Passing {
+): { readonly body: Readable; readonly flush: () => void } {
   const utf8 = new TextDecoder();
   let text = '';
   const flush = (): void => {

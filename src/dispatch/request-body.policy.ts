@@ -10,27 +10,35 @@ export const maxParsedBody = 1_048_576;
 
 /** A compressed body that decodes to more bytes is not read: that takes the process some 10 ms. */
 const maxDecodedBody = 4_194_304;
+
+/** Some clients and servers leave out the header of RFC 1950, whose first byte has a low half of 8. */
+export const hasZlibHead = (first: number): boolean => (first & 0x0f) === 8;
+/** A decoder of brotli fills its window before it gives anything out; two of RFC 7932's are larger than encoders use by default. */
+export const hasLargeWindow = (first: number): boolean => (first & 0x0d) === 0x0d;
+
 const decoders = new Map<string, (body: Buffer, options: { readonly maxOutputLength: number }) => Buffer>([
   ['gzip', gunzipSync],
   ['x-gzip', gunzipSync],
-  // Some clients leave out the header of RFC 1950, whose first byte has a low half of 8.
-  [
-    'deflate',
-    (body, options) => (((body[0] ?? 0) & 0x0f) === 8 ? inflateSync : inflateRawSync)(body, options),
-  ],
+  ['deflate', (body, options) => (hasZlibHead(body[0] ?? 0) ? inflateSync : inflateRawSync)(body, options)],
   ['br', brotliDecompressSync],
   ['zstd', zstdDecompressSync],
 ]);
 
-/** The body without its content coding; as it was sent where that is not known, or the body is damaged or too long. */
-export function decodedBody(rawFields: readonly string[], body: Buffer): Buffer {
-  const [name = '', ...others] = codingsIn(valuesOf(rawFields, 'content-encoding').join());
+/** A body without its content coding; `null` where that is not known, or the body is damaged or decodes to more bytes. */
+export function withoutCoding(encoding: string, body: Buffer, maxBytes: number): Buffer | null {
+  const [name = '', ...others] = codingsIn(encoding);
+  const decode = others.length === 0 ? decoders.get(name) : undefined;
+  if (decode === undefined || (name === 'br' && hasLargeWindow(body[0] ?? 0))) return null;
   try {
-    return (others.length === 0 && decoders.get(name)?.(body, { maxOutputLength: maxDecodedBody })) || body;
+    return decode(body, { maxOutputLength: maxBytes });
   } catch {
-    return body; // the upstream will say what is wrong with it
+    return null;
   }
 }
+
+/** The body of a request without its content coding; as it was sent where that cannot be taken off: the upstream will say what is wrong. */
+export const decodedBody = (rawFields: readonly string[], body: Buffer): Buffer =>
+  withoutCoding(valuesOf(rawFields, 'content-encoding').join(), body, maxDecodedBody) ?? body;
 
 const maxParts = 64;
 const maxPartHead = 1_024;

@@ -11,24 +11,13 @@ import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts'
 import { LRUCache } from 'lru-cache';
 import { decideTarget, passedThrough, viaPrefix } from './target.policy.ts';
 
-export interface RouteFinder {
-  /**
-   * Decides once where a call goes.
-   *
-   * @throws Refusal `target_missing` `target_invalid` `target_forbidden` `target_too_long` `loop_detected`
-   */
-  find(call: Pick<Call, 'form' | 'rawUrl' | 'rawFields'>, caller: Pick<Caller, 'workspace'>): Route;
-  /** `/via/…` prefix of an absolute URL if it is an origin of this upstream, else `null`; for rewriting responses. */
-  viaPrefix(upstream: UpstreamSettings, url: URL): string | null;
-}
-
 /** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
 const routesKept = 1_000;
 /** Longer request targets are decided each time, so that what is kept stays below a megabyte. */
 const maxUrlKept = 512;
 
 /** @param upstreams the validated configuration; build a new finder when it is reloaded. */
-export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSettings>): RouteFinder {
+export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSettings>) {
   const lately = new LRUCache<string, { readonly workspace: WorkspaceSettings; readonly route: Route }>({
     max: routesKept,
   });
@@ -43,7 +32,12 @@ export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSetting
     return { upstream, origin, host, pathAndQuery: sent, credential };
   };
   return {
-    find(call, { workspace }) {
+    /**
+     * Decides once where a call goes.
+     *
+     * @throws Refusal `target_missing` `target_invalid` `target_forbidden` `target_too_long` `loop_detected`
+     */
+    find(call: Pick<Call, 'form' | 'rawUrl' | 'rawFields'>, { workspace }: Pick<Caller, 'workspace'>): Route {
       // A loop would wait for the lease that it holds itself.
       if (passedThrough(call.rawFields)) throw new Refusal('loop_detected');
       if (call.rawUrl.length > maxUrlKept) return decide(call, workspace);
@@ -54,6 +48,7 @@ export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSetting
       lately.set(key, { workspace, route });
       return route;
     },
-    viaPrefix: (upstream, url) => viaPrefix(upstreams, upstream, url),
+    /** `/via/…` prefix of an absolute URL if it is an origin of this upstream, else `null`; for rewriting responses. */
+    viaPrefix: (upstream: UpstreamSettings, url: URL) => viaPrefix(upstreams, upstream, url),
   };
 }

@@ -37,6 +37,7 @@ const refuse = (code: TargetRefusal['code'], detail: string): TargetRefusal => (
 });
 
 const invalid = (detail: string): TargetRefusal => refuse('target_invalid', detail);
+const missing = (detail: string): TargetRefusal => refuse('target_missing', detail);
 
 const forbidden = refuse(
   'target_forbidden',
@@ -78,14 +79,14 @@ function decideProxy(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Ta
   const parameters = query.split('&');
   const first = parameters.find((parameter) => /^target(?:=|$)/.test(parameter));
   if (first === undefined || first.length <= 'target='.length) {
-    return refuse('target_missing', 'Give the upstream URL, percent-encoded, as the parameter `target`.');
+    return missing('Give the upstream URL, percent-encoded, as the parameter `target`.');
   }
   if (parameters.length > 1) {
     return invalid('Only one parameter, `target`, is read; percent-encode the whole URL so that & is %26.');
   }
   const target = decodeOnce(first.slice('target='.length));
   if (target === null) return invalid('The percent-encoding of the target is broken.');
-  return judge(target, (origin) => matchOrigin(upstreams, origin, allowed));
+  return judge(target, upstreams, allowed);
 }
 
 /** Decodes once; `+` stays `+`, because this is a URL inside a URL and not a form. */
@@ -99,19 +100,23 @@ function decodeOnce(text: string): string | null {
 
 function decideVia(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
   const [, name = '', rest = ''] = /^\/via\/([^/?#]*)(.*)$/s.exec(rawUrl) ?? [];
-  if (name === '') return refuse('target_missing', 'Name the upstream: /via/{upstream}/{path}.');
+  if (name === '') return missing('Name the upstream: /via/{upstream}/{path}.');
   const upstream = upstreams.get(name);
   if (upstream === undefined || !allowed(upstream)) return notAllowed(name, upstreams, allowed);
-  const only = (candidate: UpstreamSettings): boolean => candidate === upstream;
-  const find = (origin: URL): OriginMatch => matchOrigin(upstreams, origin, only);
-
-  const sole = upstream.origins.length === 1 ? upstream.origins[0] : undefined;
-  if (sole !== undefined && !sole.wildcard) {
-    return judge(`${sole.scheme}://${sole.host}:${sole.port}${rest}`, find);
-  }
+  const judgeOwn = (target: string): Target | TargetRefusal =>
+    judge(target, upstreams, (candidate) => candidate === upstream);
+  const [sole, ...others] = upstream.origins;
+  if (sole !== undefined && others.length === 0 && !sole.wildcard)
+    return judgeOwn(`${sole.scheme}://${sole.host}:${sole.port}${rest}`);
   const [, segment = '', path = ''] = /^\/([^/?#]*)(.*)$/s.exec(rest) ?? [];
-  if (segment === '') return refuse('target_missing', 'Name the host: /via/{upstream}/{host}/{path}.');
-  return judgeEachPort(upstream, segment, path, find);
+  if (segment === '') return missing('Name the host: /via/{upstream}/{host}/{path}.');
+  // The host segment carries no scheme and may leave out the port: the upstream's own entries supply both.
+  for (const { scheme, port } of upstream.origins) {
+    const authority = /:\d*$/.test(segment) ? segment : `${segment}:${port}`;
+    const decision = judgeOwn(`${scheme}://${authority}${path}`);
+    if (decision.kind === 'target' || decision.code !== 'target_forbidden') return decision;
+  }
+  return hostForbidden;
 }
 
 /** Names what was probably meant, of the upstreams that this workspace may use. */
@@ -122,23 +127,8 @@ function notAllowed(name: string, upstreams: Upstreams, allowed: Allowed): Targe
   return refuse('target_forbidden', `No upstream of this workspace has this name: ${rest}`);
 }
 
-/** The host segment carries no scheme and may leave out the port: the upstream's own entries supply both. */
-function judgeEachPort(
-  upstream: UpstreamSettings,
-  segment: string,
-  path: string,
-  find: (origin: URL) => OriginMatch,
-): Target | TargetRefusal {
-  for (const origin of upstream.origins) {
-    const authority = /:\d*$/.test(segment) ? segment : `${segment}:${origin.port}`;
-    const decision = judge(`${origin.scheme}://${authority}${path}`, find);
-    if (decision.kind === 'target' || decision.code !== 'target_forbidden') return decision;
-  }
-  return hostForbidden;
-}
-
 /** All checks on a whole URL, in the order: what it is made of, what it means, whether it is configured. */
-function judge(target: string, find: (origin: URL) => OriginMatch): Target | TargetRefusal {
+function judge(target: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
   if (target.length > maxTargetLength) {
     return refuse('target_too_long', `The target is longer than ${maxTargetLength} bytes.`);
   }
@@ -156,7 +146,7 @@ function judge(target: string, find: (origin: URL) => OriginMatch): Target | Tar
   const parsed = URL.parse(`${scheme}://${authority}`);
   if (parsed === null) return invalid('The host cannot be parsed.');
   if (parsed.hostname.endsWith('.')) return invalid('The host must not end with a dot.');
-  const match = find(parsed);
+  const match = matchOrigin(upstreams, parsed, allowed);
   if (match === null) return forbidden;
   // What was matched must also be what was written: no %2e, no 127.1, no second spelling of one host.
   if (hostAsWritten(authority) !== parsed.hostname) return invalid('Write the host in its plain form.');
@@ -190,22 +180,16 @@ function hostAsWritten(authority: string): string | null {
 // Origins. An exact entry goes before a wildcard; a wildcard stands for exactly one label of a name, never for an address, a suffix or a
 // substring.
 
-/** The entry a URL belongs to, or `null` when there is none that the workspace may use. */
-type OriginMatch = {
-  readonly upstream: UpstreamSettings;
-  readonly pattern: UpstreamSettings['origins'][number];
-} | null;
-
 /** One label of a host name: letters, digits and inner hyphens, at most 63. */
 const label = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
 
 const defaultPorts: Readonly<Record<string, string>> = { 'https:': '443', 'http:': '80' };
 
 /**
- * Finds the entry for a parsed URL. A host that has an exact entry is never served by a wildcard: the operator who
+ * Finds the entry for a parsed URL; `null`: there is none that the workspace may use. A host that has an exact entry is never served by a wildcard: the operator who
  * named it meant that entry, also for workspaces it is closed to. Plain `http` without `allowPrivateAddresses` can never be called.
  */
-export function matchOrigin(upstreams: Upstreams, url: URL, allowed: Allowed): OriginMatch {
+export function matchOrigin(upstreams: Upstreams, url: URL, allowed: Allowed) {
   const port = Number(url.port || defaultPorts[url.protocol]);
   const parent = parentOf(url.hostname);
   const entries = [...upstreams.values()].flatMap((upstream) =>
@@ -236,26 +220,19 @@ function parentOf(hostname: string): string | null {
  * stands for that of its one origin with this host. Without a trailing slash; append the raw path.
  */
 export function viaPrefix(upstreams: Upstreams, upstream: UpstreamSettings, url: URL): string | null {
-  for (const written of [url, withOtherScheme(url), ...withoutPort(upstream, url)]) {
-    const match = matchOrigin(upstreams, written, ({ name }) => name === upstream.name);
-    if (match === null) continue;
-    const single = upstream.origins.length === 1 && !match.pattern.wildcard;
-    return single ? `/via/${upstream.name}` : `/via/${upstream.name}/${written.host}`;
-  }
+  const exact = upstream.origins.filter(
+    ({ wildcard, host }) => !wildcard && host.toLowerCase() === url.hostname,
+  );
+  const ports = url.port === '' && exact.length === 1 ? exact.map(({ port }) => `:${port}`) : [];
+  for (const scheme of [url.protocol, 'https:', 'http:'])
+    for (const port of ['', ...ports]) {
+      const written = URL.parse(`${scheme}//${url.host}${port}`);
+      const match = written && matchOrigin(upstreams, written, ({ name }) => name === upstream.name);
+      if (written === null || match === null) continue;
+      const single = upstream.origins.length === 1 && !match.pattern.wildcard;
+      return `/via/${upstream.name}${single ? '' : `/${written.host}`}`;
+    }
   return null;
-}
-
-function withoutPort({ origins }: UpstreamSettings, { port, hostname }: URL): readonly URL[] {
-  const same = origins.filter(({ wildcard, host }) => !wildcard && host.toLowerCase() === hostname);
-  return port === '' && same.length === 1
-    ? same.map(({ scheme, host, port: own }) => new URL(`${scheme}://${host}:${own}`))
-    : [];
-}
-
-function withOtherScheme(url: URL): URL {
-  const other = new URL(url);
-  other.protocol = url.protocol === 'https:' ? 'http:' : 'https:';
-  return other;
 }
 
 // Loops

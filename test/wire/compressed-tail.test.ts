@@ -91,10 +91,10 @@ describe.each(codings)('a body in %s', (encoding, pack) => {
     expect((await deliver([packed.subarray(0, 900)], encoding)).bytes).toBe(900);
   });
 
-  test('is read as a whole up to 256 KiB', async () => {
-    expect(await decoded(pack('a small text'), encoding, clock)).toBe('a small text');
+  test('is read as a whole up to 256 KiB', () => {
+    expect(decoded(pack('a small text'), encoding, clock)).toBe('a small text');
     for (const packed of [pack(hex(140_000)), pack('a text').subarray(0, 5), pack(zeros(mib))])
-      expect(await decoded(packed, encoding, clock)).toBeNull();
+      expect(decoded(packed, encoding, clock)).toBeNull();
   });
 });
 
@@ -120,7 +120,6 @@ test('a body whose decoding is late ends without it', async () => {
   const { body } = readInPassing(source, { encoding: 'gzip', onText: () => {} }, late);
   source.end(packed);
   expect(Buffer.concat((await body.toArray()) as Buffer[])).toEqual(packed);
-  expect(await decoded(packed, 'gzip', late)).toBeNull();
 });
 
 test('very many bodies at once have a bounded number of decoders, and all are delivered', async () => {
