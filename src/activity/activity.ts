@@ -4,11 +4,11 @@
  * shown by label. The words are made in `answer.policy.ts`.
  */
 import type { Clock } from '../clock.ts';
-import { secondsInQuery } from '../duration.policy.ts';
 import type { Settings } from '../config/settings.ts';
+import { secondsInQuery } from '../duration.policy.ts';
 import type { WhenDown } from '../limiter/when-down.policy.ts';
-import type { Labels } from '../telemetry/labels.ts';
 import type { ConfigurationState, LimiterHealth, LivePressure } from '../telemetry/events.ts';
+import type { Labels } from '../telemetry/labels.ts';
 import {
   answerOf,
   fullest,
@@ -22,16 +22,7 @@ import {
 import { hourOf, lastMinuteOf, minuteMs, without, type Cell } from './cell.policy.ts';
 import { Headrooms, type LimitsSource } from './headrooms.ts';
 import { keptMinutes, type CellName, type Hour, type Recorder } from './recorder.ts';
-import type {
-  AllActivity,
-  AllUpstreams,
-  CeilingState,
-  GatewayState,
-  InForce,
-  LaneActivity,
-  UpstreamActivity,
-  WorkspaceActivity,
-} from './shape.ts';
+import type { CeilingState, GatewayState, InForce } from './shape.ts';
 
 export interface ActivityParts {
   readonly clock: Clock;
@@ -58,6 +49,17 @@ interface Lane {
   readonly cell: Cell;
 }
 
+export type WorkspaceActivity = Awaited<ReturnType<Activity['ofWorkspace']>>;
+/** A workspace on an upstream: `waiting` and `inFlight` are its calls there, on all replicas. */
+export type LaneActivity = WorkspaceActivity['upstreams'][number];
+/**
+ * Of all workspaces: those with a label of their own, the one with most calls first, and `other`: all calls that are not
+ * in those rows. Without state and headroom: `other`, and workspaces that have called other replicas only. The rows of an upstream
+ * together are all calls to it.
+ */
+export type AllActivity = Awaited<ReturnType<Activity['ofAll']>>;
+type Recent = Pick<LaneActivity, 'upstream' | 'recent'>;
+
 /** Labels that are shown at a time. */
 const maxLabels = 100;
 const shownMinutes = 15;
@@ -75,47 +77,47 @@ export class Activity {
   }
 
   /** One workspace's own view. `windowMs` is rounded up to minutes, an hour at most. */
-  async ofWorkspace(workspaceId: string, windowMs: number): Promise<WorkspaceActivity> {
+  async ofWorkspace(workspaceId: string, windowMs: number) {
     const { recorder, settings, telemetry } = this.#parts;
     const hour = await recorder.hour();
     const all = await this.#all(hour);
     const label = telemetry.labels.peek(workspaceId);
-    const lanes: LaneActivity[] = [];
+    const upstreams = [];
     for (const upstream of settings().workspaces.get(workspaceId)?.upstreams ?? []) {
       const name = recorder.nameOf(workspaceId, upstream);
-      const lane = { name, upstream, label, cell: hour.sum(name, minutesOf(windowMs)) };
-      lanes.push(await this.#lane({ ...lane, workspaceId }, all.upstreams, hour));
+      const cell = hour.sum(name, minutesOf(windowMs));
+      upstreams.push(await this.#lane(workspaceId, { name, upstream, cell }, all.upstreams, hour));
     }
-    return { workspace: label, ...frameOf(hour, windowMs), upstreams: lanes };
+    return { workspace: label, ...frameOf(hour, windowMs), upstreams };
   }
 
-  async ofAll(windowMs: number): Promise<AllActivity> {
+  async ofAll(windowMs: number) {
     this.preferBusiest();
     const hour = await this.#parts.recorder.hour();
-    const lanes = this.#shown(hour, minutesOf(windowMs));
-    const rest = [...hour.names().keys()].flatMap((upstream) => {
-      const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
-      const cell = upstream.includes(' ') ? null : without(hour.sum(upstream, minutesOf(windowMs)), own);
-      return cell === null ? [] : [{ upstream, recent: cell.recent }];
-    });
     const all = await this.#all(hour);
-    const rows: { workspace: string; upstreams: AllActivity['workspaces'][number]['upstreams'][number][] }[] =
-      [];
+    const lanes = this.#shown(hour, minutesOf(windowMs));
+    const rows = new Map<string, (LaneActivity | Recent)[]>();
+    const add = (label: string, shown: LaneActivity | Recent) => {
+      const row = rows.get(label) ?? [];
+      rows.set(label, row);
+      row.push(shown);
+    };
     for (const lane of lanes) {
       const { label, upstream, cell, workspaceId } = lane;
-      if (rows.at(-1)?.workspace !== label) rows.push({ workspace: label, upstreams: [] });
-      const shown =
-        workspaceId === null
-          ? { upstream, recent: cell.recent }
-          : await this.#lane({ ...lane, workspaceId }, all.upstreams, hour);
-      rows.at(-1)?.upstreams.push(shown);
+      if (workspaceId === null) add(label, { upstream, recent: cell.recent });
+      else add(label, await this.#lane(workspaceId, lane, all.upstreams, hour));
     }
-    const others = rest.length === 0 ? [] : [{ workspace: 'other', upstreams: rest }];
-    return { ...all, ...frameOf(hour, windowMs), workspaces: [...rows, ...others] };
+    for (const upstream of hour.names().keys()) {
+      const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
+      const cell = upstream.includes(' ') ? null : without(hour.sum(upstream, minutesOf(windowMs)), own);
+      if (cell !== null) add('other', { upstream, recent: cell.recent });
+    }
+    const workspaces = Array.from(rows, ([workspace, upstreams]) => ({ workspace, upstreams }));
+    return { ...all, ...frameOf(hour, windowMs), workspaces };
   }
 
   /** The state of each upstream, the answer for all, and how many replicas there are. */
-  async upstreams(): Promise<AllUpstreams & { readonly replicas: number }> {
+  async upstreams() {
     const hour = await this.#parts.recorder.hour();
     return { ...(await this.#all(hour)), replicas: hour.replicas };
   }
@@ -128,20 +130,16 @@ export class Activity {
   /** Workspaces that hold a label here, and those that only other replicas have seen: those with most calls, lane by lane. */
   #shown(hour: Hour, minutes: number): readonly Lane[] {
     const { settings, telemetry } = this.#parts;
-    const names = [...hour.names()].filter(([name]) => name.includes(' '));
-    const ids = new Map(names.flatMap(([name, id]) => (id === null ? [] : [[name.split(' ')[1], id]])));
-    const lanes = names.flatMap(([name]): Lane[] => {
-      const [upstream = '', label = ''] = name.split(' ');
+    const names = Array.from(hour.names(), ([name, id]) => ({ name, id, parts: name.split(' ') }));
+    const ids = new Map(names.flatMap(({ id, parts: [, label] }) => (id === null ? [] : [[label, id]])));
+    const lanes = names.flatMap(({ name, parts: [upstream = '', label] }): Lane[] => {
       const workspaceId = ids.get(label) ?? null;
-      const isShown =
-        workspaceId === null ||
-        (telemetry.labels.holds(workspaceId) && settings().workspaces.has(workspaceId));
-      return isShown ? [{ name, upstream, label, workspaceId, cell: hour.sum(name, minutes) }] : [];
+      const isKnown = (id: string) => telemetry.labels.holds(id) && settings().workspaces.has(id);
+      if (label === undefined || (workspaceId !== null && !isKnown(workspaceId))) return [];
+      return [{ name, upstream, label, workspaceId, cell: hour.sum(name, minutes) }];
     });
-    const byLabel = [...Map.groupBy(lanes, ({ label }) => label).values()];
-    const callsOf = (own: readonly Lane[]): number =>
-      own.reduce((sum, { cell }) => sum + cell.of('ended'), 0);
-    return byLabel
+    const callsOf = (own: readonly Lane[]) => own.reduce((sum, { cell }) => sum + cell.of('ended'), 0);
+    return [...Map.groupBy(lanes, ({ label }) => label).values()]
       .sort((a, b) => callsOf(b) - callsOf(a))
       .slice(0, maxLabels)
       .flat();
@@ -149,38 +147,39 @@ export class Activity {
 
   /** The lane with its state now and its headroom. */
   async #lane(
-    { workspaceId, upstream, name, cell }: Lane & { readonly workspaceId: string },
-    upstreams: readonly UpstreamActivity[],
+    workspaceId: string,
+    { upstream, name, cell }: Pick<Lane, 'upstream' | 'name' | 'cell'>,
+    upstreams: readonly UpstreamState[],
     hour: Hour,
-  ): Promise<LaneActivity> {
+  ) {
     const gateway = this.#parts.gateway();
     const headroom = await this.headrooms.ofLane(workspaceId, upstream);
     const state = upstreams.find((each) => each.upstream === upstream) ?? null;
-    const { perMinute, perDay, nextSlotMs, refusing, ...others } = await gateway.ceilings(
-      workspaceId,
-      upstream,
-    );
+    const own = await gateway.ceilings(workspaceId, upstream);
+    const { perMinute, perDay, nextSlotMs, refusing, ...others } = own;
     const pause = gateway.pauseOf(upstream);
+    const next = nextSlotMs === null && pause === null ? null : Math.max(nextSlotMs ?? 0, pause?.ms ?? 0);
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
       ...hour.calls(name),
-      nextSlotMs:
-        nextSlotMs === null && pause === null ? null : Math.ceil(Math.max(nextSlotMs ?? 0, pause?.ms ?? 0)),
+      nextSlotMs: next === null ? null : Math.ceil(next),
       ...others,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: cell.recent,
       headroom,
+      /** Whether this workspace can send more, in words. */
       answer: workspaceAnswer(state, { growth: headroom?.growth ?? null, refused: cell.refused }, hour.now),
     };
   }
 
-  async #all(hour: Hour): Promise<AllUpstreams> {
-    const { clock, telemetry, gateway, whenDown } = this.#parts;
-    const upstreams: UpstreamActivity[] = [];
+  /** Whether traffic can be raised, in words, and each upstream. */
+  async #all(hour: Hour) {
+    const { telemetry, gateway, whenDown } = this.#parts;
+    const upstreams = [];
     for (const live of telemetry.live()) upstreams.push(await this.#upstream(live, hour));
     const answer = answerOf(upstreams, {
-      now: clock.now(),
+      now: hour.now,
       limiter: telemetry.limiterHealth(),
       configuration: telemetry.configuration(),
       whenDown,
@@ -190,7 +189,7 @@ export class Activity {
     return { answer, upstreams };
   }
 
-  async #upstream({ upstream, mode, oldestMs }: LivePressure, hour: Hour): Promise<UpstreamActivity> {
+  async #upstream({ upstream, mode, oldestMs }: LivePressure, hour: Hour) {
     const inForce = this.#parts.limits.inForce(upstream);
     const byMinute = hour.byMinute(upstream);
     const headroom = await this.headrooms.ofUpstream(upstream);
@@ -210,9 +209,12 @@ export class Activity {
       ...state,
       answer: shortAnswer(state, hour.now),
       inFlight,
+      /** Positions that are kept for clients of refused calls, which will come back. */
       reserved: inForce?.buckets.reduce((sum, bucket) => sum + bucket.reserved, 0) ?? 0,
       headroom,
+      /** What multiples of the last hour's traffic and of the limits would meet; empty where nothing limits it. */
       rehearsed: await this.headrooms.rehearsed(upstream),
+      /** The last quarter of an hour, the running minute last. `held`: calls that ended in it and had waited. */
       minutes: byMinute.slice(-shownMinutes).map((cell) => ({
         calls: cell.arrivals,
         refused: cell.refused + cell.of('upstreamRefused'),

@@ -129,19 +129,22 @@ function roomText(growth: number): string | null {
   return tenths < 100 ? `${Math.floor(tenths / 10)} times as much` : '10 times or more';
 }
 
-const unitNames = new Map([['cost', 'cost points']]);
-const windowNames = new Map([
-  [1_000, 'a second'],
-  [60_000, 'a minute'],
-  [3_600_000, 'an hour'],
-  [86_400_000, 'a day'],
-]);
+const windowNames: Readonly<Record<number, string>> = {
+  1e3: 'second',
+  6e4: 'minute',
+  36e5: 'hour',
+  864e5: 'day',
+};
 
 /** "60 requests a minute". */
 function limitText({ unit, limit, windowMs }: LimitState): string {
-  const name = windowNames.get(windowMs) ?? `in ${duration(windowMs)}`;
-  const plain = unit.replace(/_(?:day|hour|burst)$/, '');
-  return `${count.format(limit)} ${unitNames.get(plain) ?? plain.replace('_', ' ')} ${name}`;
+  const name = windowNames[windowMs];
+  const plain = unit
+    .replace(/_(?:day|hour|burst)$/, '')
+    .replace(/^cost$/, 'cost points')
+    .replace('_', ' ');
+  const article = name === 'hour' ? 'an' : 'a';
+  return `${count.format(limit)} ${plain} ${name === undefined ? `in ${duration(windowMs)}` : `${article} ${name}`}`;
 }
 
 export const used = ({ used: units, limit }: LimitState): number => (limit > 0 ? units / limit : 0);
@@ -158,9 +161,12 @@ function whose(limit: LimitState | null, upstream: string): string {
   return `Your ceiling of ${limitText(limit)} to ${upstream}${of}`;
 }
 
+const causesOf = (heldBy: Refusals) =>
+  Object.entries(heldBy)
+    .toSorted(([, a], [, b]) => b - a)
+    .map(([cause]) => cause);
 /** What held most of the refused calls; `''` = nothing that is known. */
-const mostHeld = (heldBy: Refusals): string =>
-  Object.entries(heldBy).toSorted(([, a], [, b]) => b - a)[0]?.[0] ?? '';
+const mostHeld = (heldBy: Refusals): string => causesOf(heldBy)[0] ?? '';
 
 /** Whose limit most of the refused calls met: that of the kind, window and unit that held them, because another may be fuller now. */
 function whoseRefused({ upstream, limits }: UpstreamState, cause: string): string {
@@ -186,7 +192,7 @@ function throttleText({ upstream, condition, lastHour: { throttledAt } }: Upstre
 /** Why calls were refused where no limit held most of them; `null` = one did, or nobody knows. */
 function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Pick<Finding, 'why' | 'heldBy'> | null {
   const { throttledAt } = api.lastHour;
-  const cause = mostHeld(heldBy);
+  const [cause = '', ...others] = causesOf(heldBy);
   const throttlesNow = throttledAt !== null && throttledAt >= api.recent.since;
   if (cause === 'paused' && !throttlesNow)
     return {
@@ -198,11 +204,12 @@ function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Pick<Finding, 
       why: 'calls were refused for want of a credential',
       heldBy: 'A credential that could not be fetched.',
     };
-  if (throttledAt === null || !['', 'paused', 'closed'].includes(cause)) return null;
-  const ofLimits = Object.keys(heldBy).some((each) => !['paused', 'closed', 'credential'].includes(each));
-  const why = `it says “too many requests”${ofLimits ? '' : ', and no known limit was used up'}`;
+  if (throttledAt === null || !besideLimits.has(cause)) return null;
+  const why = `it says “too many requests”${others.every((each) => besideLimits.has(each)) ? ', and no known limit was used up' : ''}`;
   return { why, heldBy: throttleText(api) };
 }
+/** What refuses calls and is no limit that was used up. */
+const besideLimits = new Set(['', 'paused', 'closed', 'credential']);
 
 /** What is found of one API, the worst first by `rank`. */
 interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'next'> {
@@ -210,6 +217,13 @@ interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'nex
   /** Behind "No for NAME: ". */
   readonly why: string;
 }
+
+const found = (
+  [rank, tone, text, why]: readonly [rank: number, tone: Tone, text: string, why: string],
+  heldBy: string,
+  wrongNow: string,
+  ...next: readonly Next[]
+): Finding => ({ rank, tone, text, why, heldBy, wrongNow, next });
 
 /** Why an upstream refuses for good, and in few words. */
 const refusing: Readonly<Record<number, readonly [why: string, short: string]>> = {
@@ -233,156 +247,137 @@ function waits({ waiting, oldestMs, maxWaitMs }: UpstreamState): string {
 const refusedText = (n: number, when: string): string =>
   n === 0 ? 'None are refused.' : `${calls(n)} ${were(n)} refused ${when}.`;
 
+const connect = (text: string): Next => ({ text, command: 'sluice check --connect' });
+const sender = (text: string): Next => ({ text, place: '#workspaces' });
+
+/** Of one that takes no call, for a reason beside limits; `null` = it does. */
+function conditionFinding(api: UpstreamState, now: number, refusedNow: string): Finding | null {
+  const { upstream, condition, recent, lastHour } = api;
+  if (condition.kind === 'refusing') {
+    const { status, said, since, retryInMs } = condition;
+    const isBroke = status === 402 || outOfCredit.test(said ?? '');
+    const other = [`it refuses calls with ${status}`, `refuses calls with ${status}`] as const;
+    const [why, short] = refusing[isBroke ? 402 : status] ?? other;
+    const instead = refusedText(lastHour.answeredInstead, 'for it in the last hour');
+    return found(
+      [2, 'red', `No: ${short}`, why],
+      `The provider refuses every call since ${clock(since)} (${said ?? `status ${status}`}).${isBroke ? ' Top up the account there.' : ''}`,
+      `${lastHour.answeredInstead === 0 ? '' : `${instead} `}Sluice asks again with one call in ${duration(retryInMs)}.`,
+      { text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` },
+    );
+  }
+  if (condition.kind === 'credential_ended')
+    return found(
+      [3, 'red', 'No: credential ended', 'its credential has ended'],
+      `It could not be renewed, and ended at ${clock(now - condition.sinceMs)}.`,
+      waits(api),
+      connect('See why'),
+    );
+  if (condition.kind === 'paused') {
+    const [rank, tone] = recent.refused > 0 ? ([4, 'red'] as const) : ([4.5, 'amber'] as const);
+    return found(
+      [rank, tone, 'No: paused', 'an operator paused it'],
+      `The pause since ${clock(condition.since)}. It ends by itself at ${clock(now + condition.ms, true)}.`,
+      `${waits(api)} ${refusedNow}`,
+      { text: 'Go on now', command: `sluice resume --upstream ${upstream}` },
+    );
+  }
+  return condition.kind === 'observing' ? observingOf(api) : null;
+}
+
 function findingOf(api: UpstreamState, now: number): Finding {
   const { upstream, condition, recent, lastHour, waiting, growth } = api;
-  const refusedNow = refusedText(recent.refused, `since ${clock(recent.since)}`);
+  const since = `since ${clock(recent.since)}`;
+  const refusedNow = refusedText(recent.refused, since);
+  const beside = conditionFinding(api, now, refusedNow);
+  if (beside !== null) return beside;
   const place = { text: 'Its limits and traffic', place: `#${upstream}` };
-  const limit = fullest(api.limits);
+  if (recent.failed > 0 && recent.failed >= recent.calls * failingShare)
+    return found(
+      [5.5, 'red', 'No: calls fail', 'it cannot be reached, or breaks calls off'],
+      'No limit. The log names the reason of each call that failed.',
+      `${calls(recent.failed)} failed ${since}. ${refusedNow} ${waits(api)}`,
+      connect('Can it be reached?'),
+      place,
+    );
+  if (recent.errors >= errorsOnly && recent.succeeded === 0)
+    return found(
+      [5.7, 'red', 'No: only errors', 'it answers every call with an error'],
+      'No limit. The log has the status of each call.',
+      `${calls(recent.errors)} ended so ${since}. ${refusedNow} ${waits(api)}`,
+      connect('Does it take the credential?'),
+      place,
+    );
   // What refuses calls now is told by the refusals of now, not by the more of them an hour ago.
   const heldBy = recent.refused > 0 ? recent.heldBy : lastHour.heldBy;
   const byCeilings = mostHeld(heldBy).startsWith('ceiling_');
   const cause = causeBesideLimits(api, heldBy);
-  switch (condition.kind) {
-    case 'refusing': {
-      const { status, said } = condition;
-      const isBroke = status === 402 || outOfCredit.test(said ?? '');
-      const other = [`it refuses calls with ${status}`, `refuses calls with ${status}`] as const;
-      const [why, short] = refusing[isBroke ? 402 : status] ?? other;
-      const advice = isBroke ? ' Top up the account there.' : '';
-      return {
-        rank: 2,
-        tone: 'red',
-        text: `No: ${short}`,
-        why,
-        heldBy: `The provider refuses every call since ${clock(condition.since)} (${said ?? `status ${status}`}).${advice}`,
-        wrongNow: `${lastHour.answeredInstead === 0 ? '' : `${refusedText(lastHour.answeredInstead, 'for it in the last hour')} `}Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
-        next: [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
-      };
-    }
-    case 'credential_ended':
-      return {
-        rank: 3,
-        tone: 'red',
-        text: 'No: credential ended',
-        why: 'its credential has ended',
-        heldBy: `It could not be renewed, and ended at ${clock(now - condition.sinceMs)}.`,
-        wrongNow: waits(api),
-        next: [{ text: 'See why', command: 'sluice check --connect' }],
-      };
-    case 'paused':
-      return {
-        rank: recent.refused > 0 ? 4 : 4.5,
-        tone: recent.refused > 0 ? 'red' : 'amber',
-        text: 'No: paused',
-        why: 'an operator paused it',
-        heldBy: `The pause since ${clock(condition.since)}. It ends by itself at ${clock(now + condition.ms, true)}.`,
-        wrongNow: `${waits(api)} ${refusedNow}`,
-        next: [{ text: 'Go on now', command: `sluice resume --upstream ${upstream}` }],
-      };
-    case 'observing':
-      return observingOf(api);
-    case 'closed':
-    case 'taking':
-      break;
-  }
-  if (recent.failed > 0 && recent.failed >= recent.calls * failingShare)
-    return {
-      rank: 5.5,
-      tone: 'red',
-      text: 'No: calls fail',
-      why: 'it cannot be reached, or breaks calls off',
-      heldBy: 'No limit. The log names the reason of each call that failed.',
-      wrongNow: `${calls(recent.failed)} failed since ${clock(recent.since)}. ${refusedNow} ${waits(api)}`,
-      next: [{ text: 'Can it be reached?', command: 'sluice check --connect' }, place],
-    };
-  if (recent.errors >= errorsOnly && recent.succeeded === 0)
-    return {
-      rank: 5.7,
-      tone: 'red',
-      text: 'No: only errors',
-      why: 'it answers every call with an error',
-      heldBy: 'No limit. The log has the status of each call.',
-      wrongNow: `${calls(recent.errors)} ended so since ${clock(recent.since)}. ${refusedNow} ${waits(api)}`,
-      next: [{ text: 'Does it take the credential?', command: 'sluice check --connect' }, place],
-    };
+  const whoseLimit = whoseRefused(api, mostHeld(heldBy));
   if (recent.refused > 0) {
-    const asked = `${count.format(recent.calls)} were asked for in the last minute`;
-    const ofLimits = {
-      why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
-      heldBy: `${whoseRefused(api, mostHeld(heldBy))}; ${asked}.`,
-    };
+    const [rank, why] = byCeilings
+      ? ([7, 'calls are refused at your ceilings'] as const)
+      : ([6, 'it is full, and calls are refused'] as const);
+    const asked = `${whoseLimit}; ${count.format(recent.calls)} were asked for in the last minute.`;
+    const wrongNow = `${refusedNow} ${waits(api)}`;
     return {
-      rank: byCeilings ? 7 : 6,
-      tone: 'red',
-      text: 'No: calls refused',
-      ...(cause ?? ofLimits),
-      wrongNow: `${refusedNow} ${waits(api)}`,
-      next: [{ text: 'Who sends most?', place: '#workspaces' }, place],
-    };
-  }
-  if (condition.kind === 'closed')
-    return {
-      rank: 10,
-      tone: 'amber',
-      text: `Not for ${duration(Math.max(1_000, condition.ms))}`,
-      why: `it asked us to stop until ${clock(now + condition.ms, true)}`,
-      heldBy: throttleText(api),
-      wrongNow: `${waits(api)} None are refused.`,
-      next: [place],
-    };
-  const isFull = growth !== null && roomText(growth) === null;
-  if (lastHour.refused > 0)
-    return {
-      rank: 13,
-      tone: 'amber',
-      text: cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused',
-      why: `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
-      heldBy: `${whoseRefused(api, mostHeld(heldBy))}.`,
+      ...found([rank, 'red', 'No: calls refused', why], asked, wrongNow, sender('Who sends most?'), place),
       ...cause,
-      wrongNow: `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`,
-      next: [{ text: 'Who sent most?', place: '#workspaces' }, place],
-    };
-  if (isFull) {
-    const atCeiling = limit?.owner === 'ceiling';
-    return {
-      rank: atCeiling ? 12 : 11,
-      tone: 'amber',
-      text: atCeiling ? 'No: your ceiling' : 'No: full',
-      why: `${atCeiling ? 'a workspace is at your ceiling' : 'it is full'}${waiting > 0 ? ', and calls wait' : ''}`,
-      heldBy: `${whose(limit, upstream)}.`,
-      wrongNow: `${waits(api)} None are refused.`,
-      next: [{ text: 'Who sends most?', place: '#workspaces' }, place],
     };
   }
-  return calmOf(api);
+  if (condition.kind === 'closed') {
+    const { ms } = condition;
+    const why = `it asked us to stop until ${clock(now + ms, true)}`;
+    const text = `Not for ${duration(Math.max(1_000, ms))}`;
+    return found([10, 'amber', text, why], throttleText(api), `${waits(api)} None are refused.`, place);
+  }
+  if (lastHour.refused > 0) {
+    const text = cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused';
+    const at = lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`;
+    const why = `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${at}`;
+    const wrongNow = `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`;
+    return {
+      ...found([13, 'amber', text, why], `${whoseLimit}.`, wrongNow, sender('Who sent most?'), place),
+      ...cause,
+    };
+  }
+  if (growth === null || roomText(growth) !== null) return calmOf(api);
+  const limit = fullest(api.limits);
+  const isWaiting = waiting > 0 ? ', and calls wait' : '';
+  return found(
+    limit?.owner === 'ceiling'
+      ? [12, 'amber', 'No: your ceiling', `a workspace is at your ceiling${isWaiting}`]
+      : [11, 'amber', 'No: full', `it is full${isWaiting}`],
+    `${whose(limit, upstream)}.`,
+    `${waits(api)} None are refused.`,
+    sender('Who sends most?'),
+    place,
+  );
 }
 
 /** An API whose limits are reckoned and hold no call. */
 function observingOf(api: UpstreamState): Finding {
   const { upstream, growth } = api;
-  const room = growth === null ? null : roomText(growth);
-  if (growth === null || room !== null) {
-    const text = room === null ? 'Observing: no limit holds a call' : `Observing: ${room} would fit`;
+  const room = growth === null ? 'no limit holds a call' : roomText(growth);
+  if (room !== null) {
+    const text = `Observing: ${room}${growth === null ? '' : ' would fit'}`;
     return { ...calmOf(api), rank: 16, tone: 'blue', text };
   }
-  return {
-    rank: 15,
-    tone: 'blue',
-    text: 'Observing: would be full',
-    why: 'with its limits enforced it would be full',
-    heldBy: `Nothing: ${upstream} is only observed.`,
-    wrongNow: 'Nothing. No limit of ours refuses a call to it.',
-    next: [{ text: 'Would it fit? Rehearse', command: 'sluice rehearse --traffic FILE' }],
-  };
+  return found(
+    [15, 'blue', 'Observing: would be full', 'with its limits enforced it would be full'],
+    `Nothing: ${upstream} is only observed.`,
+    'Nothing. No limit of ours refuses a call to it.',
+    { text: 'Would it fit? Rehearse', command: 'sluice rehearse --traffic FILE' },
+  );
 }
 
 /** An API that has room, or of which nothing is known. */
-function calmOf({ upstream, growth, limits, lastHour }: UpstreamState): Finding {
-  const none = { why: '', heldBy: '', wrongNow: '', next: [] };
-  if (growth !== null) return { ...none, rank: 16, tone: 'green', text: `Yes: ${roomText(growth) ?? ''}` };
-  if (lastHour.calls === 0) return { ...none, rank: 17, tone: 'grey', text: 'Not known yet' };
-  const why = limits.length === 0 ? `no limit of ${upstream} is known` : 'no call of the last hour counts';
-  return { ...none, rank: 17, tone: 'grey', text: 'Not known: no limit stated', why };
+function calmOf({ growth, lastHour }: UpstreamState): Finding {
+  if (growth !== null) return found([16, 'green', `Yes: ${roomText(growth) ?? ''}`, ''], '', '');
+  return found(
+    [17, 'grey', lastHour.calls === 0 ? 'Not known yet' : 'Not known: no limit stated', ''],
+    '',
+    '',
+  );
 }
 
 /** A few words about one API. */
@@ -405,92 +400,75 @@ export function workspaceAnswer(
   return room === null ? { tone: 'amber', text: 'No: full' } : { tone: 'green', text: `Yes: ${room}` };
 }
 
-/** What is found of Sluice itself, and how bad it is. */
-function ofSluice(state: SluiceState): (Answer & { readonly rank: number }) | null {
-  const { whenDown, sheddingShare, replicas } = state;
-  const { mode, modeSince } = state.limiter;
-  const since = clock(modeSince);
-  const next = [{ text: 'See why', command: 'sluice check --connect' }];
-  if (mode === 'deny')
-    return {
-      rank: 1,
-      tone: 'red',
-      sentence: 'No: Redis is away and Sluice refuses all calls.',
-      rest: '',
-      heldBy:
-        whenDown === 'deny'
-          ? 'Your redis.whenDown: deny.'
-          : 'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.',
-      wrongNow: `Calls are refused since ${since}.`,
-      next,
-    };
-  if (sheddingShare > 0)
-    return {
-      rank: 5,
-      tone: 'red',
-      sentence: 'No: Sluice has too much to do.',
-      rest: '',
-      heldBy: `This replica refuses ${percent(sheddingShare)} of new calls.`,
-      wrongNow: 'Give it more processor or memory, or run more replicas.',
-      next: [],
-    };
-  if (mode !== 'local') return null;
-  return {
-    rank: 9,
-    tone: 'amber',
-    sentence: 'Not now: Redis is away.',
-    rest: '',
-    heldBy: `Since ${since} each replica keeps to ${replicas > 1 ? 'its own share' : 'a share'} of every limit.`,
-    wrongNow: 'Calls pass. Busy replicas make calls wait sooner.',
-    next,
-  };
-}
+const said = (
+  [tone, sentence]: readonly [tone: Tone, sentence: string],
+  heldBy: string,
+  wrongNow: string,
+  ...next: readonly Next[]
+): Answer => ({ tone, sentence, rest: '', heldBy, wrongNow, next });
 
-const linesText = (lines: readonly number[]): string =>
-  lines.length === 0 ? '' : `, line${lines.length === 1 ? '' : 's'} ${listed(lines.map(String))}`;
+/** What is found of Sluice itself, and how bad it is. */
+function ofSluice({ limiter, whenDown, sheddingShare, replicas }: SluiceState): [number, Answer] | null {
+  const { mode, modeSince } = limiter;
+  const since = clock(modeSince);
+  if (mode === 'deny') {
+    const never =
+      'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.';
+    const heldBy = whenDown === 'deny' ? 'Your redis.whenDown: deny.' : never;
+    const sentence = 'No: Redis is away and Sluice refuses all calls.';
+    return [1, said(['red', sentence], heldBy, `Calls are refused since ${since}.`, connect('See why'))];
+  }
+  if (sheddingShare > 0) {
+    const heldBy = `This replica refuses ${percent(sheddingShare)} of new calls.`;
+    const wrongNow = 'Give it more processor or memory, or run more replicas.';
+    return [5, said(['red', 'No: Sluice has too much to do.'], heldBy, wrongNow)];
+  }
+  if (mode !== 'local') return null;
+  const heldBy = `Since ${since} each replica keeps to ${replicas > 1 ? 'its own share' : 'a share'} of every limit.`;
+  const wrongNow = 'Calls pass. Busy replicas make calls wait sooner.';
+  return [9, said(['amber', 'Not now: Redis is away.'], heldBy, wrongNow, connect('See why'))];
+}
 
 /** `''` = the latest configuration is in use. */
 function reloadText({ refused, inForceSince }: ConfigurationState): string {
   if (refused === null) return '';
-  const lines = linesText([...new Set(refused.lines)]);
-  return `Your configuration was refused at ${clock(refused.at)}${lines}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+  const lines = [...new Set(refused.lines)].map(String);
+  const where = lines.length === 0 ? '' : `, line${lines.length === 1 ? '' : 's'} ${listed(lines)}`;
+  return `Your configuration was refused at ${clock(refused.at)}${where}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
 }
 
 /** The answer for all. */
 export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): Answer {
-  const found = apis
+  const all = apis
     .map((api) => ({ api, finding: findingOf(api, sluice.now) }))
     .toSorted((a, b) => a.finding.rank - b.finding.rank);
   const own = ofSluice(sluice);
-  const troubled = found.filter(({ finding }) => finding.rank < 16);
+  const troubled = all.filter(({ finding }) => finding.rank < 16);
   const [worst] = troubled;
   const reload = reloadText(sluice.configuration);
   const also = [
     ...troubled.slice(1).map(({ api, finding }) => `${api.upstream}: ${finding.why}.`),
     ...(reload === '' ? [] : [reload]),
   ];
-  if (own !== null && own.rank < (worst?.finding.rank ?? 99)) {
-    const all = worst === undefined ? also : [`${worst.api.upstream}: ${worst.finding.why}.`, ...also];
-    const { rank: _, ...answer } = own;
-    return { ...answer, wrongNow: withMore(own.wrongNow, all) };
+  if (own !== null && own[0] < (worst?.finding.rank ?? 99)) {
+    const others = worst === undefined ? also : [`${worst.api.upstream}: ${worst.finding.why}.`, ...also];
+    return { ...own[1], wrongNow: withMore(own[1].wrongNow, others) };
   }
   const check = { text: 'See all mistakes', command: 'sluice check' };
   if (worst !== undefined) {
-    const alsoOwn = own === null ? also : [own.sentence, ...also];
+    const alsoOwn = own === null ? also : [own[1].sentence, ...also];
+    const { tone, why, heldBy, wrongNow, next } = worst.finding;
     const isOne = troubled.length === 1;
+    const of = isOne ? '' : `${worst.api.upstream}: `;
     const names = listed(troubled.map(({ api }) => api.upstream));
     const onlyClosed = troubled.every(({ finding }) => finding.rank === 10);
-    const no = `${onlyClosed ? 'Not now' : 'No'} for ${names}`;
     return {
-      tone: worst.finding.tone,
-      sentence: isOne ? `${no}: ${worst.finding.why}.` : `${no}.`,
-      rest: restText(found.length - troubled.length, apis.length, found),
-      heldBy: isOne ? worst.finding.heldBy : `${worst.api.upstream}: ${worst.finding.heldBy}`,
-      wrongNow: withMore(
-        isOne ? worst.finding.wrongNow : `${worst.api.upstream}: ${worst.finding.wrongNow}`,
-        alsoOwn,
-      ),
-      next: [...worst.finding.next, ...(reload === '' ? [] : [check])],
+      tone,
+      sentence: `${onlyClosed ? 'Not now' : 'No'} for ${names}${isOne ? `: ${why}` : ''}.`,
+      rest: restText(troubled.length, all),
+      heldBy: of + heldBy,
+      wrongNow: withMore(of + wrongNow, alsoOwn),
+      next: [...next, ...(reload === '' ? [] : [check])],
     };
   }
   const enforced = apis.filter(({ condition }) => condition.kind !== 'observing');
@@ -513,60 +491,46 @@ function withMore(first: string, also: readonly string[]): string {
 
 /** "Yes for shop.", "Yes for the other 2.", "Yes for 33 of 40." */
 function restText(
-  others: number,
-  all: number,
-  found: readonly { readonly api: UpstreamState; readonly finding: Finding }[],
+  troubled: number,
+  all: readonly { readonly api: UpstreamState; readonly finding: Finding }[],
 ): string {
-  const green = found.filter(({ finding }) => finding.tone === 'green').map(({ api }) => api.upstream);
+  const green = all.filter(({ finding }) => finding.tone === 'green').map(({ api }) => api.upstream);
   if (green.length === 0) return '';
-  if (green.length < others || all - others > 1) return `Yes for ${green.length} of ${all}.`;
+  if (green.length + troubled < all.length || troubled > 1)
+    return `Yes for ${green.length} of ${all.length}.`;
   return green.length === 1 ? `Yes for ${green[0]}.` : `Yes for the other ${green.length}.`;
 }
 
-const observedAnswer = (apis: readonly UpstreamState[]): Answer => ({
-  tone: 'blue',
-  sentence: `Not known: Sluice only observes ${listed(apis.map(({ upstream }) => upstream))}.`,
-  rest: '',
-  heldBy: 'Nothing: no limit holds a call. Each response says what limits would have done.',
-  wrongNow: 'Nothing.',
-  next: [],
-});
+const observedAnswer = (apis: readonly UpstreamState[]): Answer =>
+  said(
+    ['blue', `Not known: Sluice only observes ${listed(apis.map(({ upstream }) => upstream))}.`],
+    'Nothing: no limit holds a call. Each response says what limits would have done.',
+    'Nothing.',
+  );
 
 function calmAnswer(apis: readonly UpstreamState[]): Answer {
-  const known = apis.filter(({ growth }) => growth !== null);
+  if (apis.every(({ lastHour }) => lastHour.calls === 0))
+    return said(
+      ['grey', 'Not known yet: no calls so far.'],
+      'Nothing. Limits show with the first answers.',
+      `Nothing. Sluice is ready for ${listed(apis.map(({ upstream }) => upstream))}.`,
+      { text: 'Check the configuration', command: 'sluice check' },
+    );
   const longest = Math.max(0, ...apis.map(({ lastHour }) => lastHour.longestWaitMs));
-  const called = apis.some(({ lastHour }) => lastHour.calls > 0);
-  if (!called)
-    return {
-      tone: 'grey',
-      sentence: 'Not known yet: no calls so far.',
-      rest: '',
-      heldBy: 'Nothing. Limits show with the first answers.',
-      wrongNow: `Nothing. Sluice is ready for ${listed(apis.map(({ upstream }) => upstream))}.`,
-      next: [{ text: 'Check the configuration', command: 'sluice check' }],
-    };
   const wrongNow = `Nothing. No call was refused in the last hour; longest wait ${duration(longest)}.`;
-  const nearest = known.toSorted((a, b) => (a.growth ?? 0) - (b.growth ?? 0))[0];
+  const [nearest] = apis
+    .flatMap(({ upstream, growth }) => (growth === null ? [] : [{ upstream, growth }]))
+    .toSorted((a, b) => a.growth - b.growth);
   if (nearest === undefined)
-    return {
-      tone: 'grey',
-      sentence: 'Not known: no limit is known of the APIs that were called.',
-      rest: '',
-      heldBy: 'Nothing. Write their limits into the configuration to see how much more fits.',
+    return said(
+      ['grey', 'Not known: no limit is known of the APIs that were called.'],
+      'Nothing. Write their limits into the configuration to see how much more fits.',
       wrongNow,
-      next: [],
-    };
-  const silent = apis.filter(({ growth, lastHour: { calls: n } }) => growth === null && n > 0).length;
-  const fits = `${roomText(nearest.growth ?? 0) ?? 'nothing more'} fits`;
-  return {
-    tone: 'green',
-    sentence:
-      silent === 0
-        ? 'Yes: every API can take more.'
-        : 'Yes: every API of which a limit is known can take more.',
-    rest: '',
-    heldBy: `Nothing now. Nearest to its limit is ${nearest.upstream}: ${fits}.`,
+    );
+  const isSilent = apis.some(({ growth, lastHour }) => growth === null && lastHour.calls > 0);
+  return said(
+    ['green', `Yes: every API ${isSilent ? 'of which a limit is known ' : ''}can take more.`],
+    `Nothing now. Nearest to its limit is ${nearest.upstream}: ${roomText(nearest.growth) ?? 'nothing more'} fits.`,
     wrongNow,
-    next: [],
-  };
+  );
 }

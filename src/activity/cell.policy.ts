@@ -3,56 +3,24 @@
  * which {@link Cell.addAll} and {@link without} treat apart.
  */
 import type { Costs } from '../call.ts';
-import { heldByReasons, roomRefusals, shedReasons, type HeldBy, type RefusalCode } from '../errors.ts';
-import { outcomes, type CallOutcome, type EndedFact } from '../telemetry/events.ts';
+import { heldByReasons, roomRefusals, shedReasons } from '../errors.ts';
+import { outcomes, type EndedFact } from '../telemetry/events.ts';
 
 export const minuteMs = 60_000;
 
-/** Upper bounds of the wait histogram, milliseconds. */
+/** Upper bounds of the wait histogram but for the last, which has none; milliseconds. */
 const waitBoundsMs = [
-  5,
-  10,
-  25,
-  50,
-  100,
-  250,
-  500,
-  1_000,
-  2_000,
-  5_000,
-  10_000,
-  15_000,
-  20_000,
-  30_000,
-  45_000,
-  60_000,
-  75_000,
-  120_000,
-  300_000,
-  600_000,
-  Infinity,
+  5, 10, 25, 50, 100, 250, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 2e4, 3e4, 45e3, 6e4, 75e3, 12e4, 3e5, 6e5,
 ];
 
 /** Units that calls take from meters when they arrive, as far as they are counted. */
 export const countedUnits = ['requests', 'tokens', 'input_tokens', 'output_tokens', 'cost'] as const;
-export type CountedUnit = (typeof countedUnits)[number];
 
-type CellField =
-  | CallOutcome
-  | RefusalCode
-  | CountedUnit
-  | `held_by_${HeldBy}`
-  | `wait_${number}`
-  | 'absorbed'
-  | 'throttledRate'
-  | 'throttledPermanent'
-  | 'held'
-  | 'waitSumMs'
-  | 'waitMaxMs'
-  | 'sent'
-  | 'serviceSumMs'
-  | 'ended'
-  | 'upstreamRefused';
+/**
+ * What is counted: outcomes, codes of refusals, units taken, `held_by_` a cause, `wait_` a bound of the histogram, and what {@link Cell} names.
+ * Other replicas publish it by these names.
+ */
+type CellField = string;
 
 /** Calls that met no room: those refused for lack of it or of time, and throttled responses that reached clients. */
 const refusedFields = [...roomRefusals, 'throttled'] as const;
@@ -60,7 +28,7 @@ const refusedFields = [...roomRefusals, 'throttled'] as const;
 export class Cell {
   /** Number of the minute since the Unix epoch. */
   readonly minute: number;
-  readonly counts: Partial<Record<CellField, number>> = {};
+  readonly counts: Record<CellField, number> = {};
   /** Arrivals in each of the minute's 60 seconds. */
   readonly seconds = new Uint32Array(60);
   /** Whose calls were counted, on this replica; `null` = those of several, or others'. Stays in this process. */
@@ -81,7 +49,7 @@ export class Cell {
 
   /** Adds what was counted elsewhere. */
   addAll({ counts, seconds }: Pick<Cell, 'counts'> & { readonly seconds: ArrayLike<number> }): void {
-    for (const [field, n] of Object.entries(counts)) this.add(field as CellField, n);
+    for (const [field, n] of Object.entries(counts)) this.add(field, n);
     for (let i = 0; i < 60; i++) this.seconds[i] = (this.seconds[i] ?? 0) + (seconds[i] ?? 0);
   }
 
@@ -117,19 +85,16 @@ export class Cell {
   }
 
   /** Refused calls by what held them. */
-  get heldBy(): Readonly<Partial<Record<HeldBy, number>>> {
-    return this.#positive(heldByReasons, (reason) => `held_by_${reason}`);
+  get heldBy() {
+    return this.#positive(heldByReasons, 'held_by_');
   }
 
   /** What `/activity` shows: waits in whole milliseconds, reasons of refusals only where there were any. */
   get recent() {
     const calls = this.of('ended');
-    const byOutcome: Readonly<Record<string, number>> = Object.fromEntries(
-      outcomes.map((outcome) => [outcome, this.of(outcome)]),
-    );
     return {
       calls,
-      outcomes: byOutcome,
+      outcomes: Object.fromEntries(outcomes.map((outcome) => [outcome, this.of(outcome)])),
       held: this.of('held'),
       waitMs: {
         mean: calls > 0 ? Math.round(this.of('waitSumMs') / calls) : 0,
@@ -139,12 +104,12 @@ export class Cell {
       },
       absorbed: this.of('absorbed'),
       throttled: { rate: this.of('throttledRate'), permanent: this.of('throttledPermanent') },
-      shed: this.#positive(shedReasons, (reason) => reason),
+      shed: this.#positive(shedReasons),
     };
   }
 
-  #positive<Name extends string>(names: readonly Name[], fieldOf: (name: Name) => CellField) {
-    const counted = names.map((name) => [name, this.of(fieldOf(name))] as const).filter(([, n]) => n > 0);
+  #positive<Name extends string>(names: readonly Name[], prefix = '') {
+    const counted = names.map((name) => [name, this.of(prefix + name)] as const).filter(([, n]) => n > 0);
     return Object.fromEntries(counted) as Partial<Record<Name, number>>;
   }
 
@@ -173,16 +138,14 @@ export function sumOf(cells: Iterable<Cell>, minute = 0): Cell {
  */
 export function without(whole: Cell, parts: readonly Cell[]): Cell | null {
   const rest = new Cell(whole.minute);
-  for (const name of Object.keys(whole.counts)) {
-    const field = name as CellField;
-    const n = whole.of(field);
+  for (const [field, n] of Object.entries(whole.counts)) {
     const left = parts.reduce((sum, part) => sum - part.of(field), n);
     // Sums of fractions (of waits, of tokens) depend on their order: so little of a sum is nothing.
     if (field !== 'waitMaxMs' && left > n * 1e-9) rest.add(field, left);
   }
-  const bound = waitBoundsMs.findLast((each) => rest.of(`wait_${each}`) > 0) ?? 0;
+  const bound = [...waitBoundsMs, Infinity].findLast((each) => rest.of(`wait_${each}`) > 0) ?? 0;
   rest.add('waitMaxMs', Math.min(whole.of('waitMaxMs'), bound));
-  return Object.keys(rest.counts).some((name) => rest.of(name as CellField) > 0) ? rest : null;
+  return Object.values(rest.counts).some((n) => n > 0) ? rest : null;
 }
 
 /** What the last minutes of an upstream met: the running one is the last. `now`: Unix milliseconds. */

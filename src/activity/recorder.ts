@@ -54,7 +54,7 @@ export const embeddedActivity: SharedActivity = {
   close: () => {},
 };
 
-export interface RecorderOptions {
+interface RecorderOptions {
   readonly clock: Clock;
   readonly shared: SharedActivity;
   readonly labelOf: (workspaceId: string) => string;
@@ -93,17 +93,15 @@ export class Recorder implements FactSink {
   async hour(): Promise<Hour> {
     const { clock, shared } = this.#options;
     const others = await shared.others();
-    return new Hour({ now: clock.now(), own: this.#minutes, live: this.#live(), others });
+    return new Hour(clock.now(), { minutes: this.#minutes, live: this.#live() }, others);
   }
 
   /** Calls of each workspace that ended on this replica in the hour. */
   busiest(): ReadonlyMap<string, number> {
     const found = new Map<string, number>();
-    for (const cells of this.#minutes.values()) {
-      for (const cell of cells.values())
-        if (cell.workspaceId !== null)
-          found.set(cell.workspaceId, (found.get(cell.workspaceId) ?? 0) + cell.of('ended'));
-    }
+    for (const { workspaceId, counts } of [...this.#minutes.values()].flatMap((cells) => [...cells.values()]))
+      if (workspaceId !== null)
+        found.set(workspaceId, (found.get(workspaceId) ?? 0) + (counts['ended'] ?? 0));
     return found;
   }
 
@@ -128,10 +126,12 @@ export class Recorder implements FactSink {
     }
     this.#changed.add(minute);
     const name = this.nameOf(workspaceId, upstream);
+    const known = cells.get(name);
     const total = cells.get(upstream) ?? new Cell(minute);
+    if (known !== undefined) return [total, known];
     cells.set(upstream, total);
-    const own = cells.get(name) ?? (cells.size < maxLanes ? new Cell(minute, workspaceId) : null);
-    if (own === null) return [total];
+    if (cells.size >= maxLanes) return [total];
+    const own = new Cell(minute, workspaceId);
     cells.set(name, own);
     return [total, own];
   }
@@ -148,10 +148,9 @@ export class Recorder implements FactSink {
 
 /** Totals, and the busiest workspaces. */
 function busiestOf(cells: ReadonlyMap<CellName, Cell>): readonly (readonly [CellName, Cell])[] {
-  const isTotal = ([name]: readonly [CellName, Cell]): boolean => !name.includes(' ');
-  const lanes = [...cells].filter((each) => !isTotal(each));
-  const busiest = lanes.toSorted(([, a], [, b]) => b.of('ended') - a.of('ended')).slice(0, maxShared);
-  return [...[...cells].filter(isTotal), ...busiest];
+  const { true: lanes = [], false: totals = [] } = Object.groupBy(cells, ([name]) => `${name.includes(' ')}`);
+  const byCalls = lanes.toSorted(([, a], [, b]) => b.of('ended') - a.of('ended'));
+  return [...totals, ...byCalls.slice(0, maxShared)];
 }
 
 export function addCalls(sums: Map<CellName, LaneCalls>, name: CellName, more: LaneCalls): void {
@@ -163,23 +162,15 @@ export function addCalls(sums: Map<CellName, LaneCalls>, name: CellName, more: L
 export class Hour {
   /** Wall clock, milliseconds. */
   readonly now: number;
+  readonly #all: readonly Minutes[];
+  readonly #live: readonly Others['live'][];
   readonly replicas: number;
-  readonly #own: Minutes;
-  readonly #live: readonly ReadonlyMap<CellName, LaneCalls>[];
-  readonly #others: Minutes;
 
-  constructor(parts: {
-    readonly now: number;
-    readonly own: Minutes;
-    readonly live: ReadonlyMap<CellName, LaneCalls>;
-    readonly others: Others;
-  }) {
-    const { now, own, live, others } = parts;
+  constructor(now: number, own: Pick<Others, 'live' | 'minutes'>, others: Others) {
     this.now = now;
     this.replicas = others.replicas + 1;
-    this.#own = own;
-    this.#live = [live, others.live];
-    this.#others = others.minutes;
+    this.#all = [others.minutes, own.minutes];
+    this.#live = [own.live, others.live];
   }
 
   /** Sum of the last minutes (1 to 60) and the running one. */
@@ -212,20 +203,20 @@ export class Hour {
 
   /** Calls that wait or are in flight. */
   calls(name: CellName): LaneCalls {
-    const sum = new Map<CellName, LaneCalls>();
-    for (const live of this.#live) addCalls(sum, name, live.get(name) ?? { waiting: 0, inFlight: 0 });
-    return sum.get(name) ?? { waiting: 0, inFlight: 0 };
+    const all = this.#live.flatMap((live) => live.get(name) ?? []);
+    const sum = (of: keyof LaneCalls) => all.reduce((total, calls) => total + calls[of], 0);
+    return { waiting: sum('waiting'), inFlight: sum('inFlight') };
   }
 
   /** Under what anything was counted, with the workspace where this replica has seen it. */
   names(): ReadonlyMap<CellName, string | null> {
-    const all = [...this.#others.values(), ...this.#own.values()].flatMap((cells) => [...cells]);
+    const all = this.#all.flatMap((minutes) => [...minutes.values()].flatMap((cells) => [...cells]));
     return new Map(all.map(([name, { workspaceId }]) => [name, workspaceId]));
   }
 
   *#cells(name: CellName, minutes: number): Generator<Cell> {
     const from = Math.floor(this.now / minuteMs) - minutes;
-    for (const all of [this.#own, this.#others]) {
+    for (const all of this.#all) {
       for (const [minute, cells] of all) {
         const cell = minute >= from ? cells.get(name) : undefined;
         if (cell !== undefined) yield cell;

@@ -30,7 +30,7 @@ const expirySeconds = 70 * 60;
 /** A replica that has not published for this long, which is four publications, is not counted any more. Milliseconds. */
 const aliveMs = 20_000;
 
-export interface RedisActivityParts {
+interface RedisActivityParts {
   readonly settings: RedisSettings;
   readonly labelKey: string;
   readonly clock: Clock;
@@ -41,14 +41,10 @@ export interface RedisActivityParts {
   readonly onCommand: (command: RedisCommand, durationMs: number) => void;
 }
 
-const publishedLive = z.record(z.string(), z.tuple([z.int().nonnegative(), z.int().nonnegative()]));
-const publishedMinute = z.record(
-  z.string(),
-  z.object({
-    counts: z.record(z.string(), z.number().nonnegative()),
-    seconds: z.array(z.int().nonnegative()),
-  }),
-);
+const count = z.int().nonnegative();
+const publishedLive = z.record(z.string(), z.tuple([count, count]));
+const counts = z.record(z.string(), z.number().nonnegative());
+const publishedMinute = z.record(z.string(), z.object({ counts, seconds: z.array(count) }));
 
 /** What the other replicas counted in a minute, read at this time, monotonic milliseconds. */
 interface ReadMinute {
@@ -81,10 +77,15 @@ export class RedisActivity implements SharedActivity {
     const minute = Math.floor(clock.now() / minuteMs);
     const startedAt = clock.monotonic();
     const writing = this.#connection.client.pipeline();
+    const counted = ({ counts, seconds }: Cell) => ({ counts, seconds: [...seconds] });
     for (const [each, cells] of minutes)
-      writing.set(this.#key(replica, each), textOf(cells), 'EX', expirySeconds);
-    const calls = Array.from(live, ([name, { waiting, inFlight }]) => [name, [waiting, inFlight]] as const);
-    writing.set(this.#key(replica), JSON.stringify(Object.fromEntries(calls)), 'PX', aliveMs);
+      writing.set(this.#key(replica, each), textOf(cells, counted), 'EX', expirySeconds);
+    writing.set(
+      this.#key(replica),
+      textOf(live, ({ waiting, inFlight }) => [waiting, inFlight]),
+      'PX',
+      aliveMs,
+    );
     writing.zadd(this.#replicas, minute, replica);
     writing.zremrangebyscore(this.#replicas, '-inf', String(minute - keptMinutes));
     writing.expire(this.#replicas, expirySeconds);
@@ -119,13 +120,11 @@ export class RedisActivity implements SharedActivity {
   async #read(): Promise<Others> {
     const { client } = this.#connection;
     if (this.#isClosed || !this.#connection.isReady()) return nobody;
-    const replicas = (await client.zrange(this.#replicas, '0', '-1')).filter(
-      (name) => name !== this.#parts.replica,
-    );
+    const listed = await client.zrange(this.#replicas, '0', '-1');
+    const replicas = listed.filter((name) => name !== this.#parts.replica);
     if (replicas.length === 0) return nobody;
-    const alive = (await client.mget(replicas.map((replica) => this.#key(replica)))).filter(
-      (text) => text !== null,
-    );
+    const said = await client.mget(replicas.map((replica) => this.#key(replica)));
+    const alive = said.filter((text) => text !== null);
     const live = new Map<CellName, LaneCalls>();
     for (const text of alive)
       for (const [name, [waiting, inFlight]] of parsed(publishedLive, text))
@@ -137,15 +136,14 @@ export class RedisActivity implements SharedActivity {
     const { clock } = this.#parts;
     const last = Math.floor(clock.now() / minuteMs);
     const readAt = clock.monotonic();
-    const minutes = new Map<number, ReadMinute>();
-    for (let minute = last - keptMinutes + 1; minute <= last; minute++) {
-      const known = this.#minutes.get(minute);
-      if (known !== undefined && minute < last - 1 && readAt - known.readAt < pastGoodMs)
-        minutes.set(minute, known);
-    }
-    const wanted = Array.from({ length: keptMinutes }, (_, at) => last - at).filter(
-      (each) => !minutes.has(each),
+    const minutes = new Map(
+      [...this.#minutes].filter(
+        ([minute, known]) =>
+          minute > last - keptMinutes && minute < last - 1 && readAt - known.readAt < pastGoodMs,
+      ),
     );
+    const all = Array.from({ length: keptMinutes }, (_, at) => last - at);
+    const wanted = all.filter((each) => !minutes.has(each));
     const keys = wanted.flatMap((minute) => replicas.map((replica) => this.#key(replica, minute)));
     const texts = await this.#connection.client.mget(keys);
     for (const [at, minute] of wanted.entries()) {
@@ -175,12 +173,8 @@ export class RedisActivity implements SharedActivity {
   }
 }
 
-const textOf = (cells: Iterable<readonly [CellName, Cell]>): string =>
-  JSON.stringify(
-    Object.fromEntries(
-      Array.from(cells, ([name, { counts, seconds }]) => [name, { counts, seconds: [...seconds] }] as const),
-    ),
-  );
+const textOf = <T>(all: Iterable<readonly [CellName, T]>, said: (of: T) => unknown): string =>
+  JSON.stringify(Object.fromEntries(Array.from(all, ([name, of]) => [name, said(of)] as const)));
 
 /** What another replica published; one that writes it otherwise says nothing. */
 function parsed<T>(

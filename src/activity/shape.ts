@@ -1,15 +1,8 @@
-/**
- * The shape of what `/activity` answers (described by `schema/activity.schema.json`), and what has to be known
- * to answer.
- */
+/** What has to be known for `/activity` to answer. What it answers is described by `schema/activity.schema.json`. */
 import type { BucketSnapshot, MeterSnapshot } from '../bucket.ts';
 import type { BucketKey } from '../ids.ts';
 import type { CallerNow } from '../limiter/limiter.ts';
 import type { ObservedBreaker, PressureSource } from '../telemetry/events.ts';
-import type { Answer, ShortAnswer, UpstreamState } from './answer.policy.ts';
-import type { Headroom, Rehearsed } from './headroom.policy.ts';
-import type { Cell } from './cell.policy.ts';
-import type { LaneCalls } from './recorder.ts';
 
 /** Callers of a workspace that are shown at most. */
 export const maxShownCallers = 20;
@@ -67,65 +60,4 @@ export interface GatewayState extends Omit<PressureSource, 'headrooms'> {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
   /** The limits that hold calls to an upstream, as this replica's calls met them. */
   inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
-}
-
-export type RecentPressure = Cell['recent'];
-
-/** A workspace on an upstream: `waiting` and `inFlight` are its calls there, on all replicas. */
-export interface LaneActivity extends LaneCalls, Omit<CeilingsNow, 'perMinute' | 'perDay'> {
-  readonly upstream: string;
-  readonly ceilings: Pick<CeilingsNow, 'perMinute' | 'perDay'>;
-  readonly recent: RecentPressure;
-  readonly headroom: Headroom | null;
-  /** Whether this workspace can send more, in words. */
-  readonly answer: ShortAnswer;
-}
-
-/** What was asked, and when. */
-interface Asked {
-  readonly generatedAt: string;
-  readonly windowSeconds: number;
-  readonly replicas: number;
-}
-
-export interface WorkspaceActivity extends Asked {
-  readonly workspace: string;
-  readonly upstreams: readonly LaneActivity[];
-}
-
-/**
- * Of all workspaces: those with a label of their own, the one with most calls first, and `other`: all calls that are not
- * in those rows. Without state and headroom: `other`, and workspaces that have called other replicas only. The rows of an upstream
- * together are all calls to it.
- */
-export interface AllActivity extends AllUpstreams, Asked {
-  readonly workspaces: readonly {
-    readonly workspace: string;
-    readonly upstreams: readonly (
-      LaneActivity | { readonly upstream: string; readonly recent: RecentPressure }
-    )[];
-  }[];
-}
-
-export interface UpstreamActivity extends UpstreamState {
-  readonly answer: ShortAnswer;
-  readonly inFlight: number;
-  /** Positions that are kept for clients of refused calls, which will come back. */
-  readonly reserved: number;
-  readonly headroom: Headroom | null;
-  /** What multiples of the last hour's traffic and of the limits would meet; empty where nothing limits it. */
-  readonly rehearsed: readonly Rehearsed[];
-  /** The last quarter of an hour, the running minute last. */
-  readonly minutes: readonly {
-    readonly calls: number;
-    readonly refused: number;
-    /** Calls that ended in it and had waited. */
-    readonly held: number;
-  }[];
-}
-
-export interface AllUpstreams {
-  /** Whether traffic can be raised, in words. */
-  readonly answer: Answer;
-  readonly upstreams: readonly UpstreamActivity[];
 }

@@ -1,5 +1,5 @@
 /** `sluice top`: whether traffic can be raised, and the busiest workspaces on their upstreams, drawn again every two seconds. */
-import type { AllActivity, LaneActivity } from '../activity/shape.ts';
+import type { AllActivity, LaneActivity } from '../activity/activity.ts';
 import { systemClock } from '../clock.ts';
 import { askAdmin, refusedByAdmin } from './admin-port.ts';
 import { table, type CliIo, type Screen } from './io.ts';

@@ -1,6 +1,6 @@
 /** Replicas that only observe: real telemetry, recorder, labels and `/activity`, calls made by telling their facts. */
 import type { SharedActivity } from '../../src/activity/recorder.ts';
-import type { AllActivity, RecentPressure } from '../../src/activity/shape.ts';
+import type { AllActivity } from '../../src/activity/activity.ts';
 import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
@@ -90,7 +90,7 @@ export function observingReplica(
 export function callsIn({ workspaces }: AllActivity): Map<string, number> {
   const rows = new Map<string, number>();
   for (const { workspace, upstreams } of workspaces) {
-    for (const lane of upstreams as readonly { upstream: string; recent: RecentPressure }[]) {
+    for (const lane of upstreams) {
       rows.set(`${lane.upstream} ${workspace}`, lane.recent.calls);
     }
   }

@@ -4,7 +4,7 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
-import type { AllActivity, WorkspaceActivity } from '../../src/activity/shape.ts';
+import type { AllActivity, WorkspaceActivity } from '../../src/activity/activity.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { until } from '../support/until.ts';
 

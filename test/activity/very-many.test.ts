@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { afterEach, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { z } from 'zod';
-import type { AllActivity } from '../../src/activity/shape.ts';
+import type { AllActivity } from '../../src/activity/activity.ts';
 import { sharedStore } from './shared-store.ts';
 import {
   callsIn,
@@ -130,6 +130,6 @@ test('activity has all calls in its rows and a row for each clearly busiest work
       }
       for (const replica of replicas) await replica.close();
     }),
-    { numRuns: 60 },
+    { numRuns: 20 },
   );
 });

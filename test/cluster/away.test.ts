@@ -1,6 +1,6 @@
 /** Replicas whose Redis is away: what they let through, and when they are ready. */
 import { expect, test } from '@jest/globals';
-import type { AllActivity } from '../../src/activity/shape.ts';
+import type { AllActivity } from '../../src/activity/activity.ts';
 import { freePort } from '../support/free-port.ts';
 import { startRedis } from '../support/redis.ts';
 import { until } from '../support/until.ts';
