@@ -42,8 +42,7 @@ export function authenticate(
   injected: ReadonlySet<string>,
   rawUrl = '/',
 ): Caller {
-  const identity = identityFields(rawFields, injected);
-  const candidates = candidatesOf(identity, injected.has('authorization'));
+  const candidates = candidatesOf(rawFields, injected);
   const [chosen] = candidates;
   if (chosen === undefined) throw unauthenticated();
   if (candidates.some(({ key }) => key.startsWith(apiKeyPrefix) && key !== chosen.key)) {
@@ -75,35 +74,34 @@ export const unauthenticated = (): Refusal =>
       "The API key is missing, unknown here, expired or removed. Send a valid one of Sluice, not the upstream's, as `Authorization: Bearer slc_…`, or in the field `Sluice-Key`.",
   });
 
-/** Values of the fields that may say who calls. @throws Refusal when one of them is repeated */
-function identityFields(
-  rawFields: readonly string[],
-  injected: ReadonlySet<string>,
-): ReadonlyMap<string, string> {
-  const found = new Map<string, string>();
+/** A key that a call offers, and in which field (lower case). */
+interface Candidate {
+  readonly field: string;
+  readonly key: string;
+}
+
+/**
+ * Keys that the call offers, the one that counts first. Where some upstream's credential is sent in `Authorization`, SDKs write the key there
+ * as they write that one. @throws Refusal when a field that may say who calls is repeated
+ */
+function candidatesOf(rawFields: readonly string[], injected: ReadonlySet<string>): readonly Candidate[] {
+  const seen: string[] = [];
+  const found: Candidate[] = [];
+  let authorization = '';
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const field = (rawFields[at] ?? '').toLowerCase();
     if (field !== 'sluice-key' && field !== 'authorization' && !injected.has(field)) continue;
     // Node keeps the first, other layers the last: refuse instead of choosing.
-    if (found.has(field)) throw invalid('A field that identifies the caller is repeated.', field);
-    found.set(field, rawFields[at + 1] ?? '');
+    if (seen.includes(field)) throw invalid('A field that identifies the caller is repeated.', field);
+    seen.push(field);
+    const key = rawFields[at + 1] ?? '';
+    if (field === 'authorization') authorization = key;
+    else if (field === 'sluice-key') found.unshift({ field, key });
+    else if (key.startsWith(apiKeyPrefix)) found.push({ field, key });
   }
+  for (const key of keysIn(authorization, injected.has('authorization')))
+    found.push({ field: 'authorization', key });
   return found;
-}
-
-/**
- * Keys that the call offers, the one that counts first.
- * @param isInjected some upstream's credential is sent in `Authorization`, so that SDKs write the key there as they write that one
- */
-function candidatesOf(identity: ReadonlyMap<string, string>, isInjected: boolean) {
-  const { 'sluice-key': own, authorization = '', ...others } = Object.fromEntries(identity);
-  return [
-    ...(own === undefined ? [] : [{ field: 'sluice-key', key: own }]),
-    ...Object.entries(others)
-      .filter(([, value]) => value.startsWith(apiKeyPrefix))
-      .map(([field, value]) => ({ field, key: value })),
-    ...keysIn(authorization, isInjected).map((key) => ({ field: 'authorization', key })),
-  ];
 }
 
 /**
@@ -114,7 +112,7 @@ function candidatesOf(identity: ReadonlyMap<string, string>, isInjected: boolean
 function keysIn(authorization: string, isInjected: boolean): readonly string[] {
   const isOurs = (text: string): boolean => text.startsWith(apiKeyPrefix);
   const [, scheme = '', key = ''] = /^([a-z][\w-]*) ([^ ].*)$/i.exec(authorization) ?? [];
-  if (/^bearer$/i.test(scheme) || (isOurs(key) && !/^basic$/i.test(scheme))) return [key];
+  if (scheme.toLowerCase() === 'bearer' || (isOurs(key) && !/^basic$/i.test(scheme))) return [key];
   if (!isInjected) return [];
   const [, user = '', password = ''] = /^([^:]*):(.*)$/s.exec(basicText(authorization) ?? '') ?? [];
   return [authorization, password, user].filter(isOurs);
@@ -123,11 +121,14 @@ function keysIn(authorization: string, isInjected: boolean): readonly string[] {
 /** Names of all fields in which the key, or anything of a key's shape, can be read. */
 function fieldsThatShow(key: string, rawFields: readonly string[], keyField: string): readonly string[] {
   const fields = new Set([keyField, 'sluice-key']);
+  const isOfForm = key.startsWith(apiKeyPrefix);
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const written = rawFields[at + 1] ?? '';
+    // Of almost all fields this says that they show none.
+    if (isOfForm && !written.includes(apiKeyPrefix) && !/^basic /i.test(written)) continue;
     const value = basicText(written) ?? written;
     // A key of another form may be short: only whole values are compared then.
-    const shows = key.startsWith(apiKeyPrefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
+    const shows = isOfForm ? value.includes(key) : value.replace(/^bearer /i, '') === key;
     if (shows || showsApiKey(written)) fields.add((rawFields[at] ?? '').toLowerCase());
   }
   return [...fields];
@@ -138,13 +139,12 @@ const layersOfEncoding = 3;
 
 /** True when the key, or anything of a key's shape, can be read in the target, as written or percent-decoded. */
 function targetShows(key: string, rawUrl: string): boolean {
-  let text = rawUrl;
-  for (let layers = 0; ; layers++) {
+  const isOfForm = key.startsWith(apiKeyPrefix);
+  for (let text = rawUrl, layers = 0; ; layers++, text = decodedOnce(text)) {
     // A key of another form may be short: only whole segments and values are compared then.
-    const shows = key.startsWith(apiKeyPrefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
+    const shows = isOfForm ? text.includes(key) : text.split(/[/?&=]/).includes(key);
     if (shows || showsApiKey(text)) return true;
     if (layers === layersOfEncoding || !text.includes('%')) return false;
-    text = decodedOnce(text);
   }
 }
 
