@@ -5,7 +5,7 @@ const layers = [
   { name: 'entry', path: '^src/(cli/|(main|service)\\.ts$)' },
   {
     name: 'composition',
-    path: '^src/((observation|page)/|(gateway|parts)\\.ts$)',
+    path: '^src/((observation|page)/|gateway\\.ts$)',
   },
   { name: 'flow', path: '^src/pipeline\\.ts$' },
   { name: 'journey', path: '^src/(journey/|runtime\\.ts$)' },

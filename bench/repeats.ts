@@ -30,11 +30,6 @@ const root = resolve(import.meta.dirname, '..');
 /** Each text of a source, and what stands there without repeats. A text that is no longer found ends the measurement. */
 const withoutRepeats: readonly (readonly [file: string, text: RegExp, instead: string])[] = [
   ['src/journey/prepare.ts', /repeatKeyOf\(\{.*?\}\)/s, 'null'],
-  [
-    'src/parts.ts',
-    /recorded\(aroundRepeats\(repeats\)/,
-    'recorded((made, forward) => forward(made, { signal: made.call.clientGone })',
-  ],
 ];
 
 /** A copy of the product in `folder` that recognises no repeats. */

@@ -1,32 +1,170 @@
 /**
- * A gateway: the parts that calls flow through (`pipeline.ts`), and their lives from the start over reloads to the end.
- *
- * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`parts.ts`).
+ * A gateway: the parts that calls flow through (`pipeline.ts`), what each of them is given of the others, and their lives from the start
+ * over reloads to the end. Does not own: the flow of a call.
  */
 import type { CeilingsNow } from './activity/shape.ts';
+import { AdmissionQueue } from './admission/admission.ts';
 import { callSettings, settingsOfOperation } from './admission/buckets.policy.ts';
+import type { AdmissionRequest, BucketLane } from './admission/ticket.ts';
+import { Keyring } from './auth/keyring.ts';
+import { Breakers } from './breaker/breakers.ts';
+import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
+import { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
-import { ceilingOf } from './journey/key-names.ts';
-import { isBackground } from './ids.ts';
-import { noCeilings } from './observation/pressure.ts';
-import { createParts, type PartsOptions } from './parts.ts';
-import { Pipeline } from './pipeline.ts';
+import { Credentials } from './credentials/credentials.ts';
+import type { AgentParts } from './dispatch/agents.ts';
+import { Dispatcher } from './dispatch/dispatcher.ts';
+import { createEndpoint } from './dispatch/one-request.ts';
+import { TokenEstimates } from './dispatch/token-estimates.ts';
+import { digest } from './identity.ts';
+import { backgroundLane, isBackground } from './ids.ts';
+import { ChosenBuckets } from './journey/call-bucket.ts';
+import { ceilingOf, laneOf } from './journey/key-names.ts';
+import { ResponseTimes } from './journey/response-times.ts';
+import { fieldsForClient } from './journey/response.ts';
+import { createStores } from './limiter/stores.ts';
+import { createPressure, noCeilings } from './observation/pressure.ts';
+import { Pipeline, type PipelineParts } from './pipeline.ts';
+import { JoinedQuotas } from './quotas/joined-quotas.ts';
+import type { Recorder } from './recording/recorder.ts';
+import { Repeats } from './repeats/repeats.ts';
+import { createMapsIn } from './replicated/redis-map.ts';
+import { SharedRedis } from './replicated/shared-redis.ts';
 import { createRuntime } from './runtime.ts';
+import type { Telemetry } from './telemetry/telemetry.ts';
 
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
 const recheckMs = 5_000;
 
 export type Gateway = ReturnType<typeof createGateway>;
 
-export function createGateway(options: PartsOptions & { readonly settings: Settings }) {
-  const { settings, clock, telemetry } = options;
+/** What a gateway needs from outside. Its label key, and where Redis is, stay for the life of the process. */
+export interface GatewayOptions extends AgentParts {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly telemetry: Telemetry;
+  /** Left out: nobody can record calls. */
+  readonly recorder?: Pick<Recorder, 'isRecording' | 'arrived'>;
+}
+
+export function createGateway(options: GatewayOptions) {
+  const { settings, clock, random, telemetry, resolve, isOwn, recorder } = options;
+  const { log } = telemetry;
   let current = createRuntime(settings, options);
   const runtime = () => current;
-  const parts = createParts(options, runtime);
-  const { admission, breakers, controls, credentials, dispatcher, pressure, repeats } = parts;
-  const { sharedRedis, stores } = parts;
-  const pipeline = new Pipeline({ ...parts, clock, telemetry, runtime });
+  const { labelKey } = settings.privacy;
+  const keyring = new Keyring(() => runtime().keys, clock);
+  const dispatcher = new Dispatcher(clock);
+  const send = createEndpoint({ clock, resolve, isOwn });
+  const onError = (): void => telemetry.count('sluice_redis_errors_total', { kind: 'other' });
+  /** Where features share what may be large with other replicas; `null` = there are none. */
+  const sharedRedis =
+    settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });
+  const createMap = sharedRedis === null ? null : createMapsIn(sharedRedis, labelKey);
+  const credentials = new Credentials({ settings, clock, random, telemetry, send, createMap });
+  const idempotency = () => runtime().settings.idempotency;
+  const repeats = new Repeats({ clock, random, telemetry, settings: idempotency, createMap });
+  const stores = createStores({
+    settings,
+    clock,
+    random,
+    telemetry,
+    listener: {
+      onGrant: (grant) => admission.listener.onGrant(grant),
+      onClosed: (bucket, closedMs) => admission.listener.onClosed(bucket, closedMs),
+    },
+  });
+  const { ceilings, limiter } = stores;
+  const shared = { clock, random, labelKey, createMap: stores.createMap };
+  const failed = (words: string) => (failure: unknown) => log.bug(words, failure);
+  /** `null` = it stands where it belongs. */
+  const joinedBucketOf = ({
+    admission: { bucket: own, lane: ownLane },
+    workspaceId,
+  }: AdmissionRequest): BucketLane | null => {
+    const bucket = quotas.bucketOf(own);
+    if (bucket === own) return null;
+    const lane = laneOf(bucket, workspaceId, labelKey);
+    return { bucket, lane: isBackground(ownLane) ? backgroundLane(lane) : lane };
+  };
+  const admission: AdmissionQueue = new AdmissionQueue({
+    clock,
+    limiter,
+    ceilings,
+    joinedBucketOf,
+    onReckoned: ({ admission: { ticket }, workspaceId, subject: { upstream } }, reckoned, told) =>
+      telemetry.reckoned({ requestId: ticket, workspaceId, upstream }, reckoned, told),
+    onFailure: failed('a limiter operation failed'),
+  });
+  const quotas: JoinedQuotas = new JoinedQuotas({
+    ...shared,
+    onJoined: () => admission.moveToJoinedBuckets(),
+    onFailure: failed('buckets that share a quota could not be joined'),
+  });
+  const breakers: Breakers = new Breakers({
+    ...shared,
+    onBreakerOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
+    onRefused: (upstream, { status, retryInMs, said }) =>
+      log.warn('an upstream refuses calls for good', { upstream, status, said, retryInMs }),
+    onFailure: failed('a breaker failed'),
+  });
+  const pressure = createPressure({ clock, limiter, ceilings, admission });
+  const controls = new Controls({
+    ...shared,
+    limiter,
+    bucketsOf: (upstream) => pressure.bucketsOf(upstream),
+    keyOf: (upstream) => digest(labelKey, 'upstream', upstream),
+    upstreams: () => runtime().settings.upstreams.keys(),
+    onUpstreamReopened: (upstream) => breakers.closeAllOf(upstream),
+    onFailure: failed('a pause or an opening could not be read'),
+  });
+  /** A call that may be repeated is made for all that repeat it, at the position of the first; any other call is made as it is. */
+  const around: PipelineParts['around'] = (prepared, forward) => {
+    const { callRecord, repeatKey: key, request, call } = prepared;
+    if (recorder?.isRecording === true)
+      callRecord.recording = recorder.arrived(prepared, () => joinedBucketOf(request) ?? request.admission);
+    if (key === null) return forward(prepared, { signal: call.clientGone });
+    const { arrivedAt, stillValid } = request;
+    return repeats.run(
+      {
+        key,
+        clientGone: call.clientGone,
+        stillValid,
+        arrivedAt,
+        fieldsFor: (head, addsRateLimit) => fieldsForClient(prepared, head, addsRateLimit),
+        retain: () => call.retain(),
+      },
+      (audience, position) => {
+        const ofAll = (): boolean => audience.stillValid?.() ?? stillValid();
+        const shared = { ...request, arrivedAt: position, stillValid: ofAll };
+        return forward({ ...prepared, request: shared }, audience);
+      },
+    );
+  };
+  const parts = {
+    admission,
+    around,
+    breakers,
+    ceilings,
+    chosenBuckets: new ChosenBuckets(),
+    clock,
+    controls,
+    credentials,
+    dispatcher,
+    estimates: new TokenEstimates(),
+    keyring,
+    pressure,
+    quotas,
+    repeats,
+    responseTimes: new ResponseTimes(),
+    runtime,
+    sharedRedis,
+    stores,
+    telemetry,
+  };
+  const pipeline = new Pipeline(parts);
   telemetry.reload(settings);
   const recheckKeys = (): void => {
     admission.recheckKeys();
@@ -65,10 +203,10 @@ export function createGateway(options: PartsOptions & { readonly settings: Setti
       const { workspaces, upstreams, privacy } = current.settings;
       const [workspace, upstream] = [workspaces.get(workspaceId), upstreams.get(upstreamName)];
       if (workspace === undefined || upstream === undefined) return noCeilings;
-      const written = ceilingOf(workspace, upstream, privacy.labelKey);
-      const { yielded } = callSettings(workspace, upstream);
-      const { perMinute, perDay } = yielded !== null && pressure.hasYielded(written.key) ? yielded : written;
-      const now = await pressure.ceilings({ key: written.key, perMinute, perDay });
+      const key = ceilingOf(workspaceId, upstreamName, privacy.labelKey);
+      const written = callSettings(workspace, upstream);
+      const { perMinute, perDay } = pressure.hasYielded(key) ? (written.yielded ?? written) : written;
+      const now = await pressure.ceilings({ key, perMinute, perDay });
       const credential = workspace.credentials.get(upstreamName) ?? upstream.credential;
       const account = credential?.quota ?? accountOfWorkspace(workspaceId);
       const [refusing = null] = breakers.observed(upstreamName, account);

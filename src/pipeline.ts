@@ -7,36 +7,26 @@
  * Invariants: the API key never reaches an upstream; every resend goes through admission again; every attempt's lease is settled
  * once; the ticket always leaves.
  */
-import type { AdmissionQueue } from './admission/admission.ts';
 import type { Ticket } from './admission/ticket.ts';
 import { authenticate } from './auth/authenticate.ts';
-import type { Keyring } from './auth/keyring.ts';
 import type { AdmissionRecord, Audience, Call, Caller, Outcome, Reckoned } from './call.ts';
-import { Attempts, type Attempt, type AttemptsParts, type Progress } from './journey/attempts.ts';
-import { prepare, type Prepared, type PrepareParts } from './journey/prepare.ts';
+import { Attempts, type Attempt, type Progress } from './journey/attempts.ts';
+import type { FlowParts } from './journey/flow-parts.ts';
+import { prepare, type Prepared } from './journey/prepare.ts';
 import { rateLimitOf, reportedAtItsEnd, reportFailure } from './journey/response.ts';
-import { SendChecks, type SendChecksParts } from './journey/send-checks.ts';
-import type { Ceilings } from './limiter/ceiling-store.ts';
+import { SendChecks } from './journey/send-checks.ts';
 import type { Runtime } from './runtime.ts';
 import type { CallRecord } from './telemetry/call-record.ts';
-import type { Telemetry } from './telemetry/telemetry.ts';
 
 /** Sends a call as often as it takes, for everybody who waits for its response. */
 export type Forward = (prepared: Prepared, audience: Audience) => Promise<Outcome>;
 
-export interface PipelineParts extends AttemptsParts, PrepareParts, Omit<SendChecksParts, 'settings'> {
-  readonly admission: AdmissionQueue;
+export interface PipelineParts extends FlowParts {
   /**
    * Where features hook into the flow: answers a call that repeats another one; has any other call made with `forward`. What has to know of
    * a call's end listens to telemetry (activity, the page).
    */
   readonly around: (prepared: Prepared, forward: Forward) => Promise<Outcome>;
-  readonly ceilings: Ceilings;
-  readonly clock: AttemptsParts['clock'];
-  readonly keyring: Keyring;
-  readonly quotas: AttemptsParts['quotas'];
-  readonly runtime: () => Runtime;
-  readonly telemetry: Telemetry;
 }
 
 /**
@@ -48,12 +38,10 @@ const atOnceGraceMs = 1_000;
 export class Pipeline {
   readonly #parts: PipelineParts;
   readonly #attempts: Attempts;
-  readonly #checks: SendChecksParts;
 
   constructor(parts: PipelineParts) {
     this.#parts = parts;
     this.#attempts = new Attempts(parts);
-    this.#checks = { ...parts, settings: () => parts.runtime().settings };
   }
 
   /** The flow of one call. Rejects with a `Refusal`, with `clientGone.reason`, or with a bug. */
@@ -92,7 +80,7 @@ export class Pipeline {
   /** From the lane to the response. Ends when `audience` is gone: no client waits for the response any more. */
   readonly #forward: Forward = async (prepared, audience) => {
     const progress: Progress = { attempts: 0, absorbed: 0, history: {}, refusedAt: null };
-    const checks = new SendChecks(this.#checks, prepared);
+    const checks = new SendChecks(this.#parts, prepared);
     let ticket: Ticket | null = null;
     try {
       await checks.mayEnter();
@@ -158,6 +146,7 @@ function recordOf(
 ): AdmissionRecord {
   const held = ticket?.held() ?? [];
   const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
-  const stood = ticket === null || held.length === 0 ? record : { ...record, ahead: ticket.ahead };
-  return would === null ? stood : { ...stood, would };
+  if (ticket !== null && held.length > 0) Object.assign(record, { ahead: ticket.ahead });
+  if (would !== null) Object.assign(record, { would });
+  return record;
 }

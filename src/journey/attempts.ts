@@ -8,29 +8,18 @@ import { Buffer } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import type { Lease } from '../admission/ticket.ts';
 import type { AdmissionRecord, Feedback, Outcome } from '../call.ts';
-import type { Clock } from '../clock.ts';
-import { type AttemptResult, type Dispatcher, type Sending, statusOf } from '../dispatch/dispatcher.ts';
+import { type AttemptResult, type Sending, statusOf } from '../dispatch/dispatcher.ts';
 import { spentOf } from '../dispatch/feedback/usage.policy.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
 import { upstreamIdOf } from '../dispatch/fields.policy.ts';
-import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import { failureReason, type TransportError } from '../dispatch/transport-error.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';
-import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
+import type { FlowParts } from './flow-parts.ts';
 import type { Prepared } from './prepare.ts';
-import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf } from './response.ts';
-
-export interface AttemptsParts {
-  readonly dispatcher: Dispatcher;
-  readonly estimates: TokenEstimates;
-  readonly responseTimes: ResponseTimes;
-  readonly clock: Clock;
-  readonly quotas: JoinedQuotas;
-}
 
 /** One attempt of a call, under its lease. */
 export interface Attempt extends Sending {
@@ -52,9 +41,9 @@ type Pass = Extract<ResendDecision, { kind: 'pass' }>;
 type SendAgain = Extract<ResendDecision, { kind: 'resend' }>;
 
 export class Attempts {
-  readonly #parts: AttemptsParts;
+  readonly #parts: FlowParts;
 
-  constructor(parts: AttemptsParts) {
+  constructor(parts: FlowParts) {
     this.#parts = parts;
   }
 

@@ -16,34 +16,30 @@ import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import { nameOf } from './key-names.ts';
 import { callFormOf, separatorsOf } from './separators.policy.ts';
 
-export interface BucketSources {
-  readonly quotas: Pick<JoinedQuotas, 'bucketOf' | 'nameOf'>;
-  readonly chosenBuckets: ChosenBuckets;
-  readonly labelKey: string;
-  /** Monotonic milliseconds. */
-  readonly now: number;
-}
+const noParts: readonly string[] = [];
 
 /**
  * `account`: whose quota the call takes at its upstream. `own`: the bucket that its own parts name, whose quota may turn out to be that of
  * another bucket (`quotas/`). `bucket`: the one that it is admitted to.
- * @param call `route` leads to the settings of its operation; those of the `upstream` as a whole bound what its callers choose
+ * @param call `route` leads to the settings of its operation; those of the upstream as a `whole` bound what its callers choose
  */
 export function bucketOf(
   call: {
     readonly caller: Caller;
     readonly route: Route;
-    readonly upstream: UpstreamSettings;
+    readonly whole: UpstreamSettings;
     readonly request: CallRequest;
     readonly description: Pick<CallDescription, 'model' | 'tier'>;
+    readonly labelKey: string;
+    /** Monotonic milliseconds. */
+    readonly now: number;
   },
-  { quotas, chosenBuckets, labelKey, now }: BucketSources,
+  { quotas, chosenBuckets }: { readonly quotas: JoinedQuotas; readonly chosenBuckets: ChosenBuckets },
 ): { readonly account: string; readonly own: OwnQuota; readonly bucket: BucketKey } {
-  const { caller, route, request, description } = call;
+  const { caller, route, request, description, labelKey, now } = call;
   const { upstream, pathAndQuery } = route;
   const { dialect } = upstream;
   const workspaceId = caller.workspace.id;
-  const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
 
   const { rawFields } = request;
   const { keyFields } = caller;
@@ -54,9 +50,8 @@ export function bucketOf(
   // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
   const account = route.credential?.quota ?? brought ?? accountOfWorkspace(workspaceId);
   const model = description.model === null ? null : modelClass(description.model);
-  const separate = separatorsOf(dialect?.separators ?? [], request);
-  const isNamed = dialect !== null && dialect.namedIn !== null;
-  const form = isNamed ? callFormOf(request) : null;
+  const separate = dialect === null ? noParts : separatorsOf(dialect.separators, request);
+  const form = dialect !== null && dialect.namedIn !== null ? callFormOf(request) : null;
   const quotaName = form === null ? null : quotas.nameOf(upstream.name, form);
 
   // What the client chooses opens buckets up to a bound; beyond it the workspace's calls share one.
@@ -65,36 +60,30 @@ export function bucketOf(
   const chosen = [brought ?? '', chosenModel, ...separate, quotaName === null ? (form ?? '') : ''];
   const hasOwnBucket =
     chosen.every((value) => value === '') ||
-    chosenBuckets.hasOwn(workspaceId, call.upstream, name('chosen values', ...chosen), now);
+    chosenBuckets.hasOwn(workspaceId, call.whole, nameOf(labelKey, 'chosen values', ...chosen), now);
 
   const parts = bucketParts(upstream, {
     credential: hasOwnBucket || brought === null ? account : accountOfWorkspace(workspaceId),
     host: route.host,
     model: hasOwnBucket ? model : null,
-    separate: hasOwnBucket ? separate : [],
+    separate: hasOwnBucket ? separate : noParts,
   });
-  const names = [
-    parts.upstream,
-    parts.credential,
-    parts.host,
-    parts.model,
-    ...(parts.model === '' || description.tier === '' ? [] : [description.tier]),
-    ...(dialect?.operation ?? []),
-    ...parts.separate,
-  ];
+  const names = [parts.upstream, parts.credential, parts.host, parts.model];
+  if (parts.model !== '' && description.tier !== '') names.push(description.tier);
+  names.push(...(dialect?.operation ?? noParts), ...parts.separate);
   // All buckets of one account of an upstream are in one log.
-  const log = name('log', parts.upstream, parts.credential);
+  const log = nameOf(labelKey, 'log', parts.upstream, parts.credential);
   const inLog = (purpose: string, ...words: string[]): BucketKey =>
-    bucketKey(`${log}.${name(purpose, ...words)}`);
+    bucketKey(`${log}.${nameOf(labelKey, purpose, ...words)}`);
   const bucketOfName = (said: string): BucketKey => inLog('bucket', ...names, 'name', said);
-  const ofForm = form === null ? [] : ['form', form];
+  const ofForm = form === null ? noParts : ['form', form];
   const bucket = !hasOwnBucket
     ? inLog('further bucket', workspaceId, ...names)
     : quotaName === null
       ? inLog('bucket', ...names, ...ofForm)
       : bucketOfName(quotaName);
-  const named =
-    form === null ? null : { form, isOfForm: hasOwnBucket && quotaName === null, bucketOf: bucketOfName };
+  const isOfForm = hasOwnBucket && quotaName === null;
+  const named = form === null ? null : { form, isOfForm, bucketOf: bucketOfName };
   const own = { bucket, parts: { ...parts, shop: route.host }, named };
   return { account, own, bucket: quotas.bucketOf(bucket) };
 }

@@ -1,11 +1,9 @@
 /** Keyed digests under which buckets, lanes, ceilings and callers are known: nobody reads a name back without the label key. */
 import { timingSafeEqual } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
-import { ceilingLimits } from '../admission/buckets.policy.ts';
-import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { digest } from '../identity.ts';
-import { ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey, type TicketId } from '../ids.ts';
-import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
+import { ceilingKey, laneKey, ticketId } from '../ids.ts';
+import type { BucketKey, CeilingKey, LaneKey, TicketId } from '../ids.ts';
 
 /** A cache of names, because most calls are of a few workspaces and buckets. */
 const names = new LRUCache<string, string>({ max: 20_000 });
@@ -13,8 +11,9 @@ const names = new LRUCache<string, string>({ max: 20_000 });
 const maxCachedName = 1_024;
 
 /** The digest of these parts. `purpose`: digests of the same parts for another purpose are different. */
-export function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
-  const known = JSON.stringify([labelKey, purpose, ...parts]);
+export function nameOf(labelKey: string, purpose: string, ...parts: readonly string[]): string {
+  let known = `${labelKey}\n${purpose}`;
+  for (const part of parts) known += `\n${part.length}:${part}`;
   if (known.length > maxCachedName) return digest(labelKey, purpose, ...parts);
   let name = names.get(known);
   if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
@@ -23,17 +22,11 @@ export function nameOf(labelKey: string, purpose: string, parts: readonly string
 
 /** The lane of a workspace in a bucket. */
 export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string): LaneKey =>
-  laneKey(nameOf(labelKey, 'lane', [bucket, workspaceId]));
+  laneKey(nameOf(labelKey, 'lane', bucket, workspaceId));
 
 /** The ceiling of a workspace on an upstream. */
-export const ceilingOf = (
-  workspace: WorkspaceSettings,
-  upstream: UpstreamSettings,
-  labelKey: string,
-): CeilingRef => ({
-  key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])),
-  ...ceilingLimits(workspace, upstream),
-});
+export const ceilingOf = (workspaceId: string, upstream: string, labelKey: string): CeilingKey =>
+  ceilingKey(nameOf(labelKey, 'ceiling', upstream, workspaceId));
 
 // `Sluice-Ticket`: what the client of a refused call sends when it comes back. It names the reservation, and proves that Sluice gave it for
 // this workspace and bucket: whatever else is kept is in the state of the limiter.

@@ -45,13 +45,13 @@ export function maxWaitMsOf(
   limits: { readonly maxWaitSeconds: number; readonly maxWaitCeilingSeconds: number },
 ): number {
   const { preferSeconds, client, elapsedMs, usualResponseMs = 0 } = asked;
-  const seconds =
-    preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds);
-  const timeouts = [client.statedSeconds, preferSeconds === null ? client.knownSeconds : null];
-  const bounds = timeouts
-    .filter((timeout) => timeout !== null)
-    .map((timeout) => Math.max(0, waitBeforeMs(timeout * 1000, usualResponseMs) - elapsedMs));
-  return Math.min(seconds * 1000, ...bounds);
+  let waitMs =
+    1_000 *
+    (preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds));
+  for (const timeout of [client.statedSeconds, preferSeconds === null ? client.knownSeconds : null])
+    if (timeout !== null)
+      waitMs = Math.min(waitMs, Math.max(0, waitBeforeMs(timeout * 1_000, usualResponseMs) - elapsedMs));
+  return waitMs;
 }
 
 /** The part of a time-out in which a call may wait. What the upstream usually takes for its response is no part of it. */
@@ -106,16 +106,16 @@ const knownClients: readonly (readonly [string, RegExp, number, 'default' | 'tra
 
 /** Reads when the client of a call with these fields hangs up. Values that are no number of seconds (`NOT_GIVEN`) are ignored. */
 export function clientTimeouts(fields: ReadonlyMap<string, string>): ClientTimeouts {
-  const stated = timeoutFields
-    .map((name) => fields.get(name) ?? '')
-    .filter((text) => /^\d{1,9}(?:\.\d{1,9})?$/.test(text))
-    .map(Number);
-  const known = knownClients
-    .filter(([, , , kind]) => stated.length === 0 || kind === 'transport')
-    .filter(([field, pattern]) => pattern.test(fields.get(field) ?? ''))
-    .map(([, , seconds]) => seconds);
-  return { statedSeconds: leastOf(stated), knownSeconds: leastOf(known) };
+  let statedSeconds: number | null = null;
+  for (const name of timeoutFields) {
+    const text = fields.get(name);
+    if (text !== undefined && /^\d{1,9}(?:\.\d{1,9})?$/.test(text))
+      statedSeconds = Math.min(statedSeconds ?? Infinity, Number(text));
+  }
+  let knownSeconds: number | null = null;
+  for (const [field, pattern, seconds, kind] of knownClients) {
+    const counts = (statedSeconds === null || kind === 'transport') && seconds < (knownSeconds ?? Infinity);
+    if (counts && pattern.test(fields.get(field) ?? '')) knownSeconds = seconds;
+  }
+  return { statedSeconds, knownSeconds };
 }
-
-const leastOf = (seconds: readonly number[]): number | null =>
-  seconds.length === 0 ? null : Math.min(...seconds);

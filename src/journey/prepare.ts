@@ -5,29 +5,21 @@
 import { callSettings, settingsOfOperation } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
-import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription, type CallRequest } from '../dispatch/estimate.policy.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
-import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
+import type { NamedGuess } from '../dispatch/token-estimates.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
-import {
-  backgroundLane,
-  callerKey,
-  ticketId,
-  type BucketKey,
-  type CallerKey,
-  type LaneKey,
-  type TicketId,
-} from '../ids.ts';
+import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
 import type { OwnQuota } from '../quotas/joined-quotas.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { bucketOf, type BucketSources } from './call-bucket.ts';
+import { bucketOf } from './call-bucket.ts';
+import type { FlowParts } from './flow-parts.ts';
 import { ceilingOf, laneOf, nameOf, readTicket, writeTicket } from './key-names.ts';
 import {
   clientTimeouts,
@@ -37,7 +29,6 @@ import {
   urgencyOf,
 } from './preferences.policy.ts';
 import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
-import type { ResponseTimes } from './response-times.ts';
 import { separatorsOf } from './separators.policy.ts';
 
 interface Received {
@@ -68,16 +59,10 @@ export interface Prepared extends Omit<Received, 'run'> {
   readonly egress: Egress;
 }
 
-export interface PrepareParts extends Pick<BucketSources, 'quotas' | 'chosenBuckets'> {
-  readonly clock: Pick<Clock, 'monotonic'>;
-  readonly estimates: TokenEstimates;
-  readonly responseTimes: ResponseTimes;
-}
-
 type Fields = ReadonlyMap<string, string>;
 
-export function prepare(received: Received, parts: PrepareParts): Prepared {
-  const { call, caller, body, run, callRecord } = received;
+export function prepare(received: Received, parts: FlowParts): Prepared {
+  const { call, caller, route: found, body, run, callRecord } = received;
   const { workspace } = caller;
   const { labelKey } = run.settings.privacy;
   const { egress } = run;
@@ -85,9 +70,10 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const fields = fieldMap(call.rawFields);
 
   // Where to, and what is asked for.
-  const operation = `${call.method} ${withoutQuery(received.route.pathAndQuery)}`;
-  const upstream = settingsOfOperation(received.route.upstream, operation);
-  const route = { ...received.route, upstream };
+  const [path = ''] = found.pathAndQuery.split('?', 1);
+  const operation = `${call.method} ${path}`;
+  const upstream = settingsOfOperation(found.upstream, operation);
+  const route = upstream === found.upstream ? found : { ...found, upstream };
   const pools = egress.pools.get(upstream.name);
   if (pools === undefined) throw new Error('a route of another runtime');
   const sent: CallRequest = {
@@ -101,20 +87,17 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
 
   // What it counts against.
   const { account, own, bucket } = bucketOf(
-    { caller, route, upstream: received.route.upstream, request: sent, description },
-    { quotas: parts.quotas, chosenBuckets: parts.chosenBuckets, labelKey, now },
+    { caller, route, whole: found.upstream, request: sent, description, labelKey, now },
+    parts,
   );
-  const laneIn = (of: BucketKey): LaneKey => laneOf(of, workspace.id, labelKey);
   const urgency = urgencyOf(fields.get('priority'));
   const isBackground = urgency === backgroundUrgency || caller.key.isBackground;
-  const lane = isBackground ? backgroundLane(laneIn(bucket)) : laneIn(bucket);
-  const { setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, ...settings } = callSettings(
-    workspace,
-    upstream,
-    isBackground,
-  );
+  const ownLane = laneOf(own.bucket, workspace.id, labelKey);
+  const foreground = bucket === own.bucket ? ownLane : laneOf(bucket, workspace.id, labelKey);
+  const lane = isBackground ? backgroundLane(foreground) : foreground;
+  const settings = callSettings(workspace, upstream, isBackground);
   // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
-  const guess = description.guess === null ? null : { guess: description.guess, lane: laneIn(own.bucket) };
+  const guess = description.guess === null ? null : { guess: description.guess, lane: ownLane };
   const named = callerOf(received, sent);
   callRecord.caller = named;
 
@@ -128,31 +111,29 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   };
   const maxWaitMs = maxWaitMsOf(patience, limits);
   const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account });
-  const { reservation, ...reserved } = reservationOf(fields, { repeatKey, lane, upstream, labelKey });
+  const { reservation, ...reserved } = reservationOf(fields, { repeatKey, lane, limits, labelKey });
   const { costKey } = description;
   const request: AdmissionRequest = {
     admission: {
       ticket: ticketId(call.id),
       bucket,
-      setting,
+      setting: settings.setting,
       lane,
-      weight,
-      maxInFlight,
-      perMinute,
-      ceilingTag,
-      maxQueued,
+      weight: settings.weight,
+      maxInFlight: settings.maxInFlight,
+      perMinute: settings.perMinute,
+      ceilingTag: settings.ceilingTag,
+      maxQueued: settings.maxQueued,
       urgency,
       callClass: description.callClass,
-      costs: withDays(
-        guess === null ? description.costs : { ...description.costs, ...parts.estimates.expected(guess) },
-      ),
+      costs: withDays(description.costs, guess === null ? null : parts.estimates.expected(guess)),
       document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
       ...(named === undefined ? {} : { caller: named }),
       ...(reservation === undefined ? {} : { reservation }),
     },
     ...reserved,
     arrivedAt: arrivalOf(call, body),
-    ceiling: ceilingUnder(ceilingOf(workspace, upstream, labelKey).key, { perMinute, ...settings }),
+    ceiling: ceilingUnder(ceilingOf(workspace.id, upstream.name, labelKey), settings),
     mode: settings.mode,
     yielded: settings.yielded,
     workspaceId: workspace.id,
@@ -192,30 +173,26 @@ function callerOf({ caller: { workspace, key }, run }: Received, sent: CallReque
   if (by === null) return undefined;
   const [text = ''] = by.kind === 'key' ? [key.sha256] : separatorsOf([by], sent);
   if (text === '') return undefined;
-  return callerKey(`c_${nameOf(run.settings.privacy.labelKey, 'caller', [workspace.id, text]).slice(0, 16)}`);
+  return callerKey(`c_${nameOf(run.settings.privacy.labelKey, 'caller', workspace.id, text).slice(0, 16)}`);
 }
 
 /** The reservation that the call comes back for, and what is kept of it if it is refused for its wait. */
 function reservationOf(
   fields: Fields,
-  {
-    repeatKey,
-    lane,
-    upstream: { limits },
-    labelKey,
-  }: {
+  call: {
     readonly repeatKey: RepeatKey | null;
     readonly lane: LaneKey;
-    readonly upstream: UpstreamSettings;
+    readonly limits: UpstreamSettings['limits'];
     readonly labelKey: string;
   },
 ): { readonly reservation?: TicketId } & Pick<AdmissionRequest, 'reserving'> {
+  const { repeatKey, lane, limits, labelKey } = call;
   const begins = prefersReservation(fields.get('prefer'));
   // SDKs repeat a call at the time that they are told, but bring no ticket: it is known as a repeat.
   const name = begins && repeatKey !== null ? ticketId(repeatKey.name) : null;
   const repeated = repeatKey?.marker === 'first' ? null : name;
   const reservation = readTicket(fields.get('sluice-ticket'), lane, labelKey) ?? repeated;
-  if (!begins && reservation === null) return {};
+  if (!begins && reservation === null) return none;
   return {
     ...(reservation === null ? {} : { reservation }),
     reserving: {
@@ -228,6 +205,8 @@ function reservationOf(
   };
 }
 
+const none = {};
+
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
 function replacedIn({ caller, route, run }: Received, fields: Fields): Prepared['replacedFields'] {
   const { credential } = route;
@@ -238,14 +217,13 @@ function replacedIn({ caller, route, run }: Received, fields: Fields): Prepared[
   return keysOfSharedCredential(fields, route, caller.workspace.id, secret);
 }
 
-const withoutQuery = (pathAndQuery: string): string => pathAndQuery.split('?', 1)[0] ?? '';
-
-/** What counts against the minute counts against the day. */
-export const withDays = (costs: Costs): Costs => ({
-  ...costs,
-  ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
-  ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
-});
+/** What counts against the minute counts against the day. `expected`: tokens, in the place of those in `costs`. */
+export function withDays(costs: Costs, expected: Costs | null = null): Costs {
+  const all: { -readonly [meter in keyof Costs]: Costs[meter] } = { ...costs, ...expected };
+  if (all.requests !== undefined) all.requests_day = all.requests;
+  if (all.tokens !== undefined) all.tokens_day = all.tokens;
+  return all;
+}
 
 /**
  * A call arrives with the end of its body, less this allowance for reading a small one, and never before its head. Milliseconds.

@@ -75,6 +75,8 @@ function keyIn({
   route,
 }: RepeatInput): { readonly field: string; readonly value: string } | null {
   for (const field of keyFieldsOf(route)) {
+    const written = fields.get(field);
+    if (written === undefined) continue;
     // The two would be two keys, of which each layer might take another one.
     if (valuesOf(call.rawFields, field).length > 1) {
       throw new Refusal('request_invalid', {
@@ -82,16 +84,15 @@ function keyIn({
         param: field,
       });
     }
-    const value = unquoted(fields.get(field) ?? '');
+    const value = unquoted(written);
     if (value !== '') return { field, value };
   }
   return null;
 }
 
-const keyFieldsOf = ({ upstream }: Route): readonly string[] => [
-  'idempotency-key',
-  ...upstream.idempotencyFields,
-];
+const usualKeyFields = ['idempotency-key'];
+const keyFieldsOf = ({ upstream: { idempotencyFields } }: Route): readonly string[] =>
+  idempotencyFields.length === 0 ? usualKeyFields : [...usualKeyFields, ...idempotencyFields];
 
 const unquoted = (written: string): string => written.trim().replace(/^"(.*)"$/, '$1');
 

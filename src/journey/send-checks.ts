@@ -7,25 +7,14 @@
  * named a credential of another quota, the call keeps the one that it entered with; nobody is sent with one that is known to have ended.
  */
 import type { Lease, Ticket } from '../admission/ticket.ts';
-import type { BreakerId, Breakers } from '../breaker/breakers.ts';
+import type { BreakerId } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/breaker.policy.ts';
 import type { InjectedField } from '../call.ts';
-import type { Settings } from '../config/settings.ts';
-import type { Controls } from '../control/controls.ts';
-import type { Credentials, CredentialState, CredentialUse } from '../credentials/credentials.ts';
+import type { CredentialUse } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/dispatcher.ts';
 import { credentialFaultWords, Refusal, type CredentialFault } from '../errors.ts';
-import type { Telemetry } from '../telemetry/telemetry.ts';
+import type { FlowParts } from './flow-parts.ts';
 import type { Prepared } from './prepare.ts';
-
-export interface SendChecksParts {
-  readonly breakers: Breakers;
-  readonly credentials: Credentials;
-  readonly controls: Pick<Controls, 'used' | 'pausedMs'>;
-  readonly telemetry: Pick<Telemetry, 'count'>;
-  /** Those in use: a waiting call is sent with the value that is configured when it leaves. */
-  readonly settings: () => Settings;
-}
 
 /** Permission to send now, and the credential to send with; `null` = the client brings its own. */
 export interface Permission {
@@ -39,7 +28,7 @@ const askAgainMs = { paused: 1_000, credential: { min: 20, max: 500 } };
 const notProbing: readonly BreakerId[] = [];
 
 export class SendChecks {
-  readonly #parts: SendChecksParts;
+  readonly #parts: FlowParts;
   readonly #call: Pick<Prepared, 'caller' | 'request' | 'route'>;
   /** The breakers for which the call finds out. */
   #probed = notProbing;
@@ -49,7 +38,7 @@ export class SendChecks {
   /** Why there is no credential; `undefined` = there is one. */
   #missing: CredentialFault | null | undefined = undefined;
 
-  constructor(parts: SendChecksParts, call: Pick<Prepared, 'caller' | 'request' | 'route'>) {
+  constructor(parts: FlowParts, call: Pick<Prepared, 'caller' | 'request' | 'route'>) {
     this.#parts = parts;
     this.#call = call;
   }
@@ -146,12 +135,12 @@ export class SendChecks {
   ): { readonly field: InjectedField | null } | { readonly awaitedMs: number } {
     const { caller, route } = this.#call;
     if (route.credential === null) return { field: null };
-    const { upstreams, workspaces } = this.#parts.settings();
+    const { upstreams, workspaces } = this.#parts.runtime().settings;
     const upstream = upstreams.get(route.upstream.name) ?? route.upstream;
     const own = workspaces.get(caller.workspace.id)?.credentials.get(upstream.name);
     const configured = own ?? upstream.credential;
     const credential = configured?.quota === route.credential.quota ? configured : route.credential;
-    const state: CredentialState = this.#parts.credentials.now({ credential, upstream });
+    const state = this.#parts.credentials.now({ credential, upstream });
     if (state.kind === 'unavailable') {
       this.#missing = state.fault;
       if (isFinal(state.fault) || state.retryInMs > remainingMs) throw unavailable(state.fault);

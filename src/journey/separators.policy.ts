@@ -10,6 +10,7 @@ import { valuesOf } from '../field-lines.policy.ts';
 
 /** One text for each separator, in their order. */
 export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
+  if (separators.length === 0) return [];
   const segments = segmentsOf(call.path);
   const { json, form } = readBody(call);
   return separators.map((separator) => {

@@ -4,7 +4,7 @@
  *
  * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
  * (`journey/repeat-key.ts`), how clients share a response (`shared-call.ts`).
- * A call that is no repeat and cannot be repeated does not come here (`parts.ts`).
+ * A call that is no repeat and cannot be repeated does not come here (`gateway.ts`).
  * Keeps: without a key, the response of a call is given to another one only when all clients of the first have left it, and once.
  */
 import type { Audience, Outcome, ResponseHead } from '../call.ts';

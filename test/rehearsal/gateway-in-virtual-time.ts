@@ -9,11 +9,10 @@ import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { attempt, type Dispatcher, type Sending } from '../../src/dispatch/dispatcher.ts';
 import { Refusal } from '../../src/errors.ts';
+import { createGateway } from '../../src/gateway.ts';
 import { workspaceLabel } from '../../src/identity.ts';
-import { createParts } from '../../src/parts.ts';
 import { Pipeline } from '../../src/pipeline.ts';
 import { Recorder } from '../../src/recording/recorder.ts';
-import { createRuntime } from '../../src/runtime.ts';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
@@ -91,9 +90,7 @@ export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]):
     labelOf,
     buckets: () => parts.pressure.buckets(),
   });
-  const agents = { clock, resolve: undefined, isOwn: undefined };
-  const runtime = createRuntime(settings, agents);
-  const parts = createParts({ ...agents, random: systemRandom, telemetry, recorder }, () => runtime);
+  const { parts } = createGateway({ settings, clock, random: systemRandom, telemetry, recorder });
   const upstreams = new Map(
     Object.entries(scene.quotas).map(([name, quota]) => [name, new CountingUpstream(clock, quota)]),
   );
@@ -103,7 +100,7 @@ export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]):
       return sendTo(upstream ?? new CountingUpstream(clock, {}), sending, clock);
     },
   } as unknown as Dispatcher;
-  const pipeline = new Pipeline({ ...parts, dispatcher, clock, telemetry, runtime: () => runtime });
+  const pipeline = new Pipeline({ ...parts, dispatcher });
   const recording = await record(recorder);
   let open = arrivals.length;
   for (const arrival of arrivals)
