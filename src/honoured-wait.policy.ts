@@ -25,7 +25,8 @@ const knownClients: readonly (readonly [lang: string, major: number, minor: numb
 
 /** Longest time that the client of a call honours, milliseconds. `rawFields` alternates name and value. */
 export function honouredWaitMs(rawFields: readonly string[]): number {
-  const [lang = ''] = valuesOf(rawFields, 'x-stainless-lang');
+  const [lang] = valuesOf(rawFields, 'x-stainless-lang');
+  if (lang === undefined) return commonMs;
   const [version = ''] = valuesOf(rawFields, 'x-stainless-package-version');
   const [, major = NaN, minor = NaN] = /^(\d{1,6})\.(\d{1,6})\b/.exec(version.trim())?.map(Number) ?? [];
   const known = knownClients.find(

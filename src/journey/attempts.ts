@@ -11,7 +11,12 @@ import type { AdmissionRecord, Feedback, Outcome } from '../call.ts';
 import { type AttemptResult, type Sending, statusOf } from '../dispatch/dispatcher.ts';
 import { spentOf } from '../dispatch/feedback/usage.policy.ts';
 import { readAhead } from '../dispatch/inspect.ts';
-import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
+import {
+  resend,
+  type ResendDecision,
+  type ResendHistory,
+  type ResendInput,
+} from '../dispatch/resend.policy.ts';
 import { upstreamIdOf } from '../dispatch/fields.policy.ts';
 import { failureReason, type TransportError } from '../dispatch/transport-error.ts';
 import { valuesOf } from '../field-lines.policy.ts';
@@ -77,24 +82,16 @@ export class Attempts {
     },
   ): ResendDecision {
     const { responseTimes, clock } = this.#parts;
-    const { history, refusedAt, remainingMs, isCredentialRenewed } = state;
+    const { history, refusedAt, remainingMs, isCredentialRenewed, isObserved } = state;
     const decision = resend({
       kind: route.upstream.kind,
       call: { ...description, replayable: body.replayable },
-      outcome:
-        result.kind === 'failed'
-          ? { kind: fateOf(result.error) }
-          : {
-              kind: 'answered',
-              status: statusOf(result),
-              throttle: result.feedback.throttle,
-              isCredentialRenewed,
-            },
+      outcome: outcomeOf(result, isCredentialRenewed),
       history,
       // The bucket has served calls since it first refused this one: the refusal lies in the call, and not in the bucket.
       othersPass: refusedAt !== null && responseTimes.hasServedSince(request.admission.bucket, refusedAt),
       remainingMs,
-      passesThrottles: state.isObserved,
+      passesThrottles: isObserved,
       hintlessMs: route.upstream.dialect?.hintlessMs ?? null,
       honouredMs: honouredWaitMs(call.rawFields),
     });
@@ -133,8 +130,10 @@ export class Attempts {
         done();
         this.#learnCharge(prepared, result);
         // Of meters whose level the upstream states, a recording has the charge as well.
-        const charged = { ...result, feedback: { ...feedback, meters: [] } };
-        prepared.callRecord.recording?.charged(spent(charged), feedback.meters);
+        prepared.callRecord.recording?.charged(
+          spent({ ...result, feedback: { ...feedback, meters: [] } }),
+          feedback.meters,
+        );
       },
     };
   }
@@ -162,9 +161,17 @@ export class Attempts {
   }
 }
 
-function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 'fate_unknown' {
-  if (neverSent) return 'never_sent';
-  return stale ? 'stale' : 'fate_unknown';
+/** An attempt as the resend policy sees it. */
+function outcomeOf(result: AttemptResult, isCredentialRenewed: boolean): ResendInput['outcome'] {
+  if (result.kind === 'answered')
+    return {
+      kind: 'answered',
+      status: statusOf(result),
+      throttle: result.feedback.throttle,
+      isCredentialRenewed,
+    };
+  const { neverSent, stale } = result.error;
+  return { kind: neverSent ? 'never_sent' : stale ? 'stale' : 'fate_unknown' };
 }
 
 /** True where an upstream's response says itself whether its client should repeat the call. */
@@ -182,13 +189,12 @@ const lateThrottleMs = 1_000;
  */
 const closingMs = 20;
 
+/** The bucket is closed for `closeMs`, the lane sleeps for `sleepMs`; `again`: the ticket goes back to its position. */
 const throttled = (
   closeMs: number,
-  {
-    closes,
-    requeue: again = false,
-    sleepMs = 0,
-  }: { closes?: ResendDecision['closes']; requeue?: boolean; sleepMs?: number } = {},
+  sleepMs: number,
+  closes: ResendDecision['closes'] = 'bucket',
+  again = false,
 ): Settlement => ({
   kind: 'throttled',
   closeMs,
@@ -207,14 +213,14 @@ export function requeue(
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
   const sleepMs = closeMs >= notBeforeMs ? 0 : notBeforeMs;
   const lesson = result.kind === 'answered' ? result.lesson() : null;
-  lease.settle(throttled(closeMs, { closes, requeue: true, sleepMs }), lesson);
+  lease.settle(throttled(closeMs, sleepMs, closes, true), lesson);
 }
 
 /** Of a final attempt that broke, by what is known of the call's fate. `safe`: the call changes nothing upstream. */
 function endOfBroken({ neverSent }: TransportError, safe: boolean, { grant }: Lease): Settlement {
   if (neverSent) return { kind: 'dropped' };
   if (!safe) return { kind: 'unknown' };
-  return grant.holdsPlace ? throttled(0, { sleepMs: closingMs }) : { kind: 'succeeded', spent: null };
+  return grant.holdsPlace ? throttled(0, closingMs) : { kind: 'succeeded', spent: null };
 }
 
 /**
@@ -236,13 +242,13 @@ function endAnswered(
     else succeeded(null);
   };
   if (closeMs > 0 && (closes === 'bucket' || closes === 'credential')) {
-    lease.settle(throttled(closeMs, { closes }), answered.lesson());
+    lease.settle(throttled(closeMs, 0, closes), answered.lesson());
   } else if (lease.grant.holdsPlace && !Buffer.isBuffer(body)) {
     lease.learn(answered.lesson());
     const over = (): void => {
       const isThrottled = (bodyFeedback?.()?.throttle ?? null) !== null;
       if (body.readableEnded || isThrottled) done();
-      else lease.settle(throttled(0, { sleepMs: closingMs }), null);
+      else lease.settle(throttled(0, closingMs), null);
     };
     return { body: readAhead(body, over), done: over };
   } else if (bodyFeedback !== null) lease.learn(answered.lesson());
@@ -259,6 +265,6 @@ const spent = (answered: Answered): ReturnType<typeof spentOf> =>
  * event states holds now, however long ago the head came. `lesson`: of the response, with its ages as of now.
  */
 export const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, Lesson] => [
-  throttled(feedback.throttle?.waitMs ?? lateThrottleMs),
+  throttled(feedback.throttle?.waitMs ?? lateThrottleMs, 0),
   { ...lesson, feedback, headAgoMs: 0 },
 ];
