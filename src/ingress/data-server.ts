@@ -11,29 +11,15 @@ import type { Express } from 'express';
 import { createServer, STATUS_CODES, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { delay } from '../clock.ts';
-import type { ServerSettings } from '../config/settings.ts';
 import { Refusal } from '../errors.ts';
 import type { ProcessPressure } from '../telemetry/events.ts';
 import { Connections, type Connection } from './connections.ts';
 import { judgeHead } from './guard.policy.ts';
-import { connectionsWithin, Overload, type OverloadOptions } from './overload.ts';
+import { connectionsWithin, Overload } from './overload.ts';
 import { end, listen } from './ports.ts';
 import { refusalResponse } from './problem.ts';
-import { headBytes, HeldBytes, newRequestId, type ServeParts } from './read-call.ts';
-import { buildRoutes, refuseRequest, type RouteHandlers } from './routes.ts';
-
-export interface DataServerOptions
-  extends
-    RouteHandlers,
-    OverloadOptions,
-    Pick<ServeParts, 'clock' | 'random' | 'onBug' | 'onRequestRefused'> {
-  readonly random: ServeParts['random'];
-  readonly settings: ServerSettings;
-  /** Lower-case names of the fields in which credentials are injected; asked for every request. */
-  readonly credentialFields: () => ReadonlySet<string>;
-  /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
-  readonly lingerMs?: number;
-}
+import { headBytes, HeldBytes, newRequestId, type DataServerOptions, type ServeParts } from './read-call.ts';
+import { buildRoutes, refuseRequest } from './routes.ts';
 
 /** Parser limits: heads of 16 KiB and 1,000 fields; slow heads end in 408, and so do slow bodies (`read-call.ts` asks for a least speed). */
 const parserLimits = {
@@ -66,40 +52,32 @@ const notHttp = new Refusal('request_invalid', { detail: 'The request is not val
 
 export class DataServer {
   readonly server;
-  readonly #options: DataServerOptions;
-  readonly #heldBytes: HeldBytes;
-  readonly #connections: Connections;
-  readonly #maxConnections: number;
-  readonly #overload: Overload;
   readonly #parts: ServeParts;
+  readonly #maxConnections: number;
   readonly #app: Express;
-  #draining = false;
   /** When unfinished heads were last looked at, monotonic milliseconds. */
   #unfinishedSeenAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: DataServerOptions) {
-    const { settings, lingerMs = 1_000 } = options;
-    this.#options = options;
-    this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
-    this.#overload = new Overload(options);
+    const { settings } = options;
+    const overload = new Overload(options);
     this.#maxConnections = connectionsWithin(settings.maxConnections);
     const bounds = { ...settings, maxConnections: this.#maxConnections };
-    this.#connections = new Connections(bounds, () => void this.#overload.refuse('connections'));
     this.#parts = {
+      lingerMs: 1_000,
       ...options,
-      lingerMs,
-      heldBytes: this.#heldBytes,
-      connections: this.#connections,
-      overload: this.#overload,
-      draining: () => this.#draining,
+      heldBytes: new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes),
+      connections: new Connections(bounds, () => void overload.refuse('connections')),
+      overload,
+      isDraining: false,
     };
-    this.#app = buildRoutes(options, this.#parts);
+    this.#app = buildRoutes(this.#parts);
     this.server = this.#serve();
   }
 
   /** Starts listening on the configured address. */
   listen(): Promise<AddressInfo> {
-    const { port, host } = this.#options.settings;
+    const { port, host } = this.#parts.settings;
     return listen(this.server, port, host);
   }
 
@@ -116,10 +94,9 @@ export class DataServer {
     readonly limitMs: number;
     readonly signal?: AbortSignal;
   }): Promise<{ readonly cut: number }> {
-    const { clock } = this.#options;
     const { server } = this;
-    const connections = this.#connections;
-    this.#draining = true;
+    const { clock, connections, overload } = this.#parts;
+    this.#parts.isDraining = true;
     const endsAt = clock.monotonic() + limitMs;
     await delay(clock, Math.min(delayMs, limitMs), signal);
     // Closes idle connections too; not listening any more is not an error.
@@ -132,25 +109,26 @@ export class DataServer {
     }
     const cut = connections.count;
     server.closeAllConnections();
-    this.#overload.close();
+    overload.close();
     return { cut };
   }
 
   /** Stops at once. */
   close(): Promise<void> {
-    this.#overload.close();
+    this.#parts.overload.close();
     return end(this.server);
   }
 
   /** What the server holds now: bodies, and heads also that are not complete. */
   stats(): Omit<ProcessPressure, 'keptBytes'> {
-    const { held, bodies } = this.#heldBytes;
-    const { load, refusals } = this.#overload;
+    const { connections, heldBytes, overload } = this.#parts;
+    const { held, bodies } = heldBytes;
+    const { load, refusals } = overload;
     return {
       heldBytes: bodies,
-      headBytes: held - bodies + this.#connections.unfinishedBytes(),
-      connections: this.#connections.count,
-      openCalls: this.#connections.openCalls,
+      headBytes: held - bodies + connections.unfinishedBytes(),
+      connections: connections.count,
+      openCalls: connections.openCalls,
       eventLoopDelayMs: load.sustained.delayMs,
       memoryRatio: load.sustained.memoryRatio,
       sheddingShare: load.share,
@@ -159,11 +137,12 @@ export class DataServer {
   }
 
   #serve() {
+    const { connections, overload, settings } = this.#parts;
     // The guard checks Host itself, so that its absence too is answered with a problem document.
     const server = createServer({
       ...parserLimits,
       requireHostHeader: false,
-      keepAliveTimeout: this.#options.settings.keepAliveSeconds * 1_000,
+      keepAliveTimeout: settings.keepAliveSeconds * 1_000,
       keepAlive: true,
       noDelay: true,
     });
@@ -172,8 +151,8 @@ export class DataServer {
       this.#maxConnections + Math.min(excessConnections, Math.ceil(this.#maxConnections / 8));
     // A held call may be silent for long; its own deadline ends it.
     server.timeout = 0;
-    server.on('drop', () => this.#overload.refuse('connections'));
-    server.on('connection', (socket: Socket) => this.#connections.on(socket));
+    server.on('drop', () => overload.refuse('connections'));
+    server.on('connection', (socket: Socket) => connections.on(socket));
     const accept = (awaitsContinue: boolean) => (request: IncomingMessage, response: ServerResponse) =>
       this.#accept(request, response, awaitsContinue);
     // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
@@ -194,9 +173,9 @@ export class DataServer {
 
   /** `awaitsContinue`: the client sends its body when it has `100 Continue`. */
   #accept(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
-    const connection = this.#connections.enter(response);
+    const { connections, credentialFields, onBug } = this.#parts;
+    const connection = connections.enter(response);
     if (connection === null) return;
-    const { credentialFields, onBug } = this.#options;
     const refusal = judgeHead(request, credentialFields()) ?? this.#tooMuch(connection, request);
     if (refusal !== null) {
       refuseRequest(response, refusal, this.#parts, true).catch(onBug);
@@ -210,11 +189,12 @@ export class DataServer {
 
   /** Refuses a call with a good head for want of room. The connection ends, so that the client or its balancer may choose another replica. */
   #tooMuch(connection: Connection, request: IncomingMessage): Refusal | null {
-    const room = this.#heldBytes.limit - this.#heldBytes.held - headBytes(request);
-    const bound = this.#connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
-    if (bound !== null) return this.#overload.refuse(bound);
+    const { connections, heldBytes, overload } = this.#parts;
+    const room = heldBytes.limit - heldBytes.held - headBytes(request);
+    const bound = connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
+    if (bound !== null) return overload.refuse(bound);
     this.#keepUnfinishedWithin(room);
-    return this.#overload.shed();
+    return overload.shed();
   }
 
   /**
@@ -222,11 +202,12 @@ export class DataServer {
    * could hold more, and seldom, because each connection is asked.
    */
   #keepUnfinishedWithin(room: number): void {
-    if (this.#connections.count * parserLimits.maxHeaderSize <= room) return;
-    const now = this.#options.clock.monotonic();
+    const { clock, connections } = this.#parts;
+    if (connections.count * parserLimits.maxHeaderSize <= room) return;
+    const now = clock.monotonic();
     if (now < this.#unfinishedSeenAt + unfinishedEveryMs) return;
     this.#unfinishedSeenAt = now;
-    this.#connections.giveUpUnfinished(this.#connections.unfinishedBytes() - room);
+    connections.giveUpUnfinished(connections.unfinishedBytes() - room);
   }
 
   /**
@@ -234,8 +215,8 @@ export class DataServer {
    * False, and nothing is written, when the connection is not free for it.
    */
   #refuseRaw(socket: Socket, refusal: Refusal, method = ''): boolean {
-    if (!this.#connections.on(socket).fail()) return false;
-    const { clock, random, lingerMs, onRequestRefused } = this.#parts;
+    const { clock, connections, random, lingerMs, onRequestRefused } = this.#parts;
+    if (!connections.on(socket).fail()) return false;
     const requestId = newRequestId(random);
     const { status, fields, body } = refusalResponse(refusal, requestId);
     onRequestRefused({ requestId, method, status, code: refusal.code });

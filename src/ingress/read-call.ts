@@ -6,29 +6,38 @@
  * nothing is read beyond a bound.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Call, CallBody, CallFacts } from '../call.ts';
+import type { Call, CallBody, CallFacts, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import { Refusal } from '../errors.ts';
 import type { RefusedRequest } from '../telemetry/events.ts';
 import { OpenCall, type Connections } from './connections.ts';
-import type { Overload } from './overload.ts';
+import type { Overload, OverloadOptions } from './overload.ts';
 
-/** What all requests of the data port share. */
-export interface ServeParts {
+export interface DataServerOptions extends OverloadOptions {
   readonly clock: Clock;
   readonly random: Random;
-  readonly settings: Pick<ServerSettings, 'maxBodyBytes' | 'maxReplayBytes'>;
-  readonly heldBytes: HeldBytes;
-  readonly connections: Connections;
-  readonly overload: Overload;
-  /** True while the replica drains: connections end with their response. */
-  readonly draining: () => boolean;
-  /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. */
-  readonly lingerMs: number;
+  readonly settings: ServerSettings;
+  /** The journey of a call. */
+  readonly handle: (call: Call) => Promise<Outcome>;
+  /** What `GET /activity` shows to its caller, as a JSON value. */
+  readonly activity: (call: Call) => Promise<unknown>;
+  /** Lower-case names of the fields in which credentials are injected; asked for every request. */
+  readonly credentialFields: () => ReadonlySet<string>;
+  /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. Default 1,000. */
+  readonly lingerMs?: number;
   /** Called for every fault of our own, once. */
   readonly onBug: (error: unknown) => void;
   readonly onRequestRefused: (refused: RefusedRequest) => void;
+}
+
+/** What all requests of the data port share. */
+export interface ServeParts extends Required<DataServerOptions> {
+  readonly heldBytes: HeldBytes;
+  readonly connections: Connections;
+  readonly overload: Overload;
+  /** The replica drains: connections end with their response. */
+  isDraining: boolean;
 }
 
 /** Bytes of heads and bodies that the whole process holds, and how many of them each owner (workspace) does. */

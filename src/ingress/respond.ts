@@ -56,8 +56,8 @@ const ownUnreadMs = 300_000;
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
 /** Adds `Connection: close` where the connection ends with this response. */
-function endLines(call: OpenCall, { draining }: ServeParts, mustEnd: boolean): string[] {
-  const wanted = mustEnd || draining() || bodyUnread(call);
+function endLines(call: OpenCall, { isDraining }: ServeParts, mustEnd: boolean): string[] {
+  const wanted = mustEnd || isDraining || bodyUnread(call);
   return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
 }
 

@@ -18,12 +18,6 @@ import { bugResponse, refusalResponse } from './problem.ts';
 import { newRequestId, ReadCall, type ServeParts } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
 
-/** The handlers of the routes. */
-export interface RouteHandlers {
-  readonly handle: (call: Call) => Promise<Outcome>;
-  readonly activity: (call: Call) => Promise<unknown>;
-}
-
 /**
  * Answers a request that never becomes a call.
  * @param mustEnd the connection ends with the response: its framing is in doubt, or the process is overloaded
@@ -48,7 +42,7 @@ export async function refuseRequest(
 }
 
 /** Runs one call through `handle`. Never rejects. */
-async function serveCall(call: ReadCall, handle: RouteHandlers['handle'], parts: ServeParts): Promise<void> {
+async function serveCall(call: ReadCall, handle: ServeParts['handle'], parts: ServeParts): Promise<void> {
   const { connections, onBug } = parts;
   connections.open(call);
   try {
@@ -96,12 +90,13 @@ const noSuchRoute = new Refusal('not_found', {
     'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path}, GET /activity and GET /openapi.json.',
 });
 
-export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServeParts): Express {
+export function buildRoutes(parts: ServeParts): Express {
+  const { handle, activity, onBug } = parts;
   const app = express();
   app.disable('x-powered-by').disable('etag').set('query parser', false);
   app.enable('case sensitive routing').enable('strict routing');
   const serve =
-    (form: Call['form'], handled: RouteHandlers['handle']) =>
+    (form: Call['form'], handled: ServeParts['handle']) =>
     (request: Request, response: Response): void => {
       // A call may be held for long: what the router knows of its request is let go, and no promise is returned to it.
       request.next = noNext;
@@ -124,7 +119,7 @@ export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServePar
   }
   app.use(refuse(noSuchRoute));
   app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
-    parts.onBug(error);
+    onBug(error);
     response.socket?.destroy();
   });
   return app;

@@ -4,7 +4,8 @@ import type { Call, Outcome } from '../../src/call.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { ServerSettings } from '../../src/config/settings.ts';
 import type { RefusalCode } from '../../src/errors.ts';
-import { DataServer, type DataServerOptions } from '../../src/ingress/data-server.ts';
+import { DataServer } from '../../src/ingress/data-server.ts';
+import type { DataServerOptions } from '../../src/ingress/read-call.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import type { RawClient } from '../support/raw-client.ts';
 
