@@ -127,6 +127,12 @@ test('a level that the upstream states of traffic that nobody held is not taken 
   for (const each of sent) end(each, succeeded, lesson);
   await pass(20_000);
   expect(story().slice(5)).toEqual(['c5 wait 2 s', 'c6 wait 4 s', 'c7 wait 6 s']);
+  // What is reckoned has drained by now.
+  const later = await send('later', { mode: 'observe', setting, maxWaitMs: 60_000 });
+  await pass(1);
+  end(later, succeeded, lesson);
+  await pass(1);
+  expect(await answer(await send('next', { mode: 'observe', setting, maxWaitMs: 60_000 }))).toBe('send 0 s');
 });
 
 test('a call that was not sent gives back what it would have taken', async () => {
