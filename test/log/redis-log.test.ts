@@ -1,4 +1,5 @@
 /** A log in a real Redis: replicas that follow it have the same state at the same place. */
+import { setTimeout as pause } from 'node:timers/promises';
 import { expect, test } from '@jest/globals';
 import type { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
@@ -138,12 +139,14 @@ test('every key has an expiry, and all are renewed together', async () => {
   expect(await control.pttl(keys.head)).toBeGreaterThan(3_000_000);
 });
 
-test('a log that alone failed is joined again, although Redis never went away', async () => {
+test('a log that alone failed is joined again, although Redis never went away: in a new term, since its replica may have acted alone', async () => {
   const { a } = await alone();
   await until(() => a.isJoined);
   const run = a.health.run.bind(a.health);
   const failing: typeof run = (command, _send, options) =>
     run(command, () => Promise.reject(new MalformedReply()), options);
+  // A term that has just begun is taken by all who come back.
+  await pause(1_500);
   a.health.run = failing;
   a.say('heard later');
   await until(() => a.events.includes('away'));
@@ -151,6 +154,7 @@ test('a log that alone failed is joined again, although Redis never went away', 
   expect(a.health.isUp).toBe(true);
   await until(() => a.events.at(-1) === 'joined');
   expect(a.events).toEqual(['restored', 'joined', 'away', 'joined']);
+  expect(a.joins.at(-1)?.term).toBe((a.joins[0]?.term ?? 0) + 1);
 });
 
 test('a copy that is replaced by that of another replica learns up to where the log has what it had, and takes its time', async () => {
