@@ -3,8 +3,7 @@ import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { createState, fold } from '../../src/limiter/over-log/fold.ts';
-import { restore } from '../../src/limiter/over-log/snapshot.ts';
-import type { LogEvent, SharedState } from '../../src/limiter/over-log/state.ts';
+import { type LogEvent, restore, type SharedState } from '../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../src/log/entry.ts';
 
 /** How an operator gets in, where not everybody does. */

@@ -178,8 +178,6 @@ export type SleepReason =
   | 'ceiling_day'
   /** A response, or a failure, named a time that concerns this lane alone. */
   | 'backoff'
-  /** Another call's response is about to state what its next call costs. */
-  | 'document'
   /** In a new term of the shared log: a call of the lane may be under way that its replica has not reported yet. */
   | 'term'
   /** The ceiling has no slot but those that are kept for reservations: calls that come back for one go on. */
@@ -220,7 +218,7 @@ export type Settlement =
   | {
       readonly kind: 'returned';
       readonly sleepMs: number;
-      readonly because: Exclude<SleepReason, 'document' | 'term'>;
+      readonly because: Exclude<SleepReason, 'term'>;
       /** The limits of the ceiling that refused it (as in `LaneSetting`); absent: those that the lane has. */
       readonly ceilingTag?: string;
     }

@@ -3,7 +3,7 @@
  */
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
 import { metersOf } from '../simulation/described.ts';
-import type { StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
+import type { StoredAdmission } from '../../src/limiter/policy/bucket-state.policy.ts';
 import type {
   BucketSetting,
   CeilingEdge,

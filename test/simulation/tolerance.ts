@@ -10,7 +10,7 @@
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
  * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`burstToleranceCalls`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest; in the slots that calls of unknown fate leave | how long calls take is learned, slowly, and never known of the next one; a call of unknown fate keeps its slot until its lease ends |
- * | charges | what known calls reserve and are not charged, or the other way round; of documents only before a response stated their cost; of calls refused for another reason than their bucket all that they reserved | only responses tell |
+ * | charges | what known calls reserve and are not charged, or the other way round; of documents only before a response stated their cost, and of calls that left before that; of calls refused for another reason than their bucket all that they reserved | only responses tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line, and a slot that was just taken is not in a read of a moment ago |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
  * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling; not where described windows alone hold calls up | those before it go first when the bucket opens or the lane wakes |
@@ -66,8 +66,9 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const left = world.calls.filter(({ id, lane }) => refused.left.has(id) && lane.bucket === bucket.key);
   const about = [...known, ...left];
   const serviceMs = (each: CallPlan): number => serviceMsOf(each, bucket, isDay);
-  // Any response to a call of a document, a refusal too, has stated what such calls cost.
-  const isKnownDocument = ({ document }: CallPlan): boolean =>
+  // Any response to a call of a document, a refusal too, has stated what such calls cost; a call in flight may have left before that.
+  const isKnownDocument = ({ id, document }: CallPlan): boolean =>
+    !refused.inFlight.has(id) &&
     world.calls.some(
       (each) =>
         each.document?.name === document?.name &&

@@ -1,7 +1,7 @@
 /** The one builder of what the limiter is asked to admit: the fields that tests seldom care for are filled in. */
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import type { StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
+import type { StoredAdmission } from '../../src/limiter/policy/bucket-state.policy.ts';
 
 export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bucket' | 'lane'>> {
   readonly bucket?: string;

@@ -11,12 +11,10 @@ import type { BucketKey } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
 import { quotaShare } from '../when-down.policy.ts';
 import type { BucketSetting, MeterSetting } from '../limiter.ts';
-import { type Bucket, closedMs } from '../policy/bucket-state.policy.ts';
-import { maxInFlightOf } from '../policy/in-flight.policy.ts';
+import { type Bucket, closedMs, maxInFlightOf } from '../policy/bucket-state.policy.ts';
 import { costEntries, levelAt } from '../policy/meter.policy.ts';
 import { Copy, type CopyParts, type CopyUser } from './copy.ts';
-import { restore, snapshot } from './snapshot.ts';
-import type { LogEvent, UsedUnits } from './state.ts';
+import { type LogEvent, restore, snapshot, type UsedUnits } from './state.ts';
 
 export class Alone {
   readonly copy: Copy;

@@ -11,24 +11,25 @@ import type { Entry } from '../../log/log.ts';
 import type { BucketSetting } from '../limiter.ts';
 import { apply, upkeep } from '../policy/scheduler.policy.ts';
 import { orderOf, ticketOf } from '../policy/admit.policy.ts';
-import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import {
   allWaiting,
   type Bucket,
+  type BucketEvent,
   closedMs,
   createBucket,
+  type EventReply,
   meterOf,
   sequencePerMs,
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
-import { applySettings } from '../policy/lessons.policy.ts';
+import { applySettings } from '../policy/learning.policy.ts';
 import { costEntries, drainRate, markAnswered, take } from '../policy/meter.policy.ts';
-import { type Effects, grantAs, pump, replicaLifeMs } from '../policy/pump.policy.ts';
+import { type Effects, grant, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
 import { reservedIn } from './views.ts';
-import type { EntryEffects, SentCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
+import type { EntryEffects, LogEvent, SentCall, SharedGrant, SharedState, UsedUnits } from './state.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
 export const holdMs = 1_300;
@@ -115,14 +116,16 @@ function appliedIn(run: Run, key: BucketKey, event: BucketEvent): EventReply | n
     bucket.replicas.set(replica, now);
     const result = apply(bucket, { replica, event }, now);
     reply = result.reply;
-    if (!result.closes) return result;
+    const settlement = event.kind === 'settle' && isKnown(result.reply) ? event.settlement : null;
+    if (settlement?.kind !== 'throttled' || settlement.closeMs <= 0) return result;
     run.closed.push({ bucket: key, closedMs: closedMs(bucket, now) });
-    if (event.kind === 'settle' && event.settlement.kind === 'throttled')
-      closeAll(state, { ...event.settlement, closedMs: event.settlement.closeMs }, now);
+    closeAll(state, { ...settlement, closedMs: settlement.closeMs }, now);
     return result;
   });
   return reply;
 }
+
+const isKnown = (reply: EventReply): boolean => reply.kind === 'lease' && reply.known;
 
 /** Closes every bucket of the log where that is what the response said. */
 function closeAll(
@@ -156,7 +159,7 @@ function putBack({ bucket: key, lease: token, admission }: SentCall, run: Run): 
       bucket.tickets.get(admission.ticket) ?? ticketOf(admission, replica, orderOf(admission, now));
     if (ticket.lease !== null || bucket.leases.has(token)) return pumpLater(bucket, now);
     bucket.tickets.set(ticket.id, ticket);
-    grantAs(bucket, { lane, ticket, token }, now);
+    grant(bucket, { lane, ticket }, now, token);
     const lease = bucket.leases.get(token);
     if (lease !== undefined) confirm(lane, lease);
     return pumpLater(bucket, now);
@@ -255,8 +258,7 @@ function change(
 ): void {
   const { state, now } = run;
   try {
-    // The log's time is in milliseconds since 1970.
-    const bucket = state.buckets.get(key) ?? (setting === null ? null : createBucket(setting.probe, now, 0));
+    const bucket = state.buckets.get(key) ?? (setting === null ? null : createBucket(setting.probe, now));
     if (bucket === null) return;
     state.buckets.set(key, bucket);
     bringUpToDate(state, bucket, now);

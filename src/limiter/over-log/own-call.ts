@@ -1,11 +1,9 @@
-/** A call of this replica in a log, from its admission to its end: its states, and what is kept of it afterwards. */
+/** A call of this replica in a log, from its admission to its end: its states, and how it ends. */
 import type { Costs } from '../../call.ts';
-import type { Clock } from '../../clock.ts';
-import type { BucketKey, LeaseToken } from '../../ids.ts';
-import type { Admission, AdmissionReply, BucketSetting, Grant, Settlement } from '../limiter.ts';
-import type { BucketEvent } from '../policy/bucket-events.ts';
+import type { LeaseToken } from '../../ids.ts';
+import type { Admission, AdmissionReply, Grant, Settlement } from '../limiter.ts';
+import type { BucketEvent } from '../policy/bucket-state.policy.ts';
 import type { LaneGuard } from './lane-guard.ts';
-import type { SharedState, UsedUnits } from './state.ts';
 
 export type SettleEvent = Extract<BucketEvent, { kind: 'settle' }>;
 
@@ -15,8 +13,8 @@ export interface HeldGrant {
   readonly grant: Grant;
   /** The lease in the state. Another one than the call's where the log lost that one and granted the call anew meanwhile. */
   readonly lease: LeaseToken;
-  /** Sequence of the entry that made the grant; `null` = this replica made it for itself while the log was away. */
-  readonly grantedBy: number | null;
+  /** This replica made it for itself while the log was away. */
+  readonly isOwn: boolean;
   /** The guard that was asked for the lane; `null` = the lane has none. It knows the call by the lease of `grant`. */
   readonly guard: LaneGuard | null;
 }
@@ -39,6 +37,30 @@ export interface OwnCall {
   answer: ((reply: AdmissionReply) => void) | null;
 }
 
+export function answer(call: OwnCall, reply: AdmissionReply): void {
+  call.answer?.(reply);
+  call.answer = null;
+}
+
+export function keepPosition(call: OwnCall, order: number): void {
+  if (call.admission.position.kind === 'arrival')
+    call.admission = { ...call.admission, position: { kind: 'kept', order } };
+}
+
+/** The call is under way, and the state has this lease for it now. */
+export function goOn(call: OwnCall, lease: LeaseToken, isOwn: boolean): void {
+  const { state } = call;
+  if (state.kind === 'sent' || state.kind === 'guarding')
+    call.state = { kind: state.kind, held: { ...state.held, lease, isOwn } };
+}
+
+export const ended = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
+  kind: 'settle',
+  lease,
+  settlement,
+  lesson: null,
+});
+
 /** The ticket waits again. */
 export const isRequeued = (settlement: Settlement): boolean =>
   settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
@@ -53,73 +75,4 @@ export function withoutRequeue(settlement: Settlement): Settlement {
 export function usedBy(costs: Costs, settlement: Settlement): Costs {
   if (settlement.kind === 'succeeded') return { ...costs, ...settlement.spent };
   return settlement.kind === 'unknown' ? costs : {};
-}
-
-// What is remembered of calls that ended: the log may lose what it was told, and is told it again then
-
-/** How long it is remembered how a call ended: longer than the tail that a failover loses. Milliseconds. */
-const memoryMs = 10_000;
-
-/**
- * How a lease ended. It has nothing of the call itself: thousands of them are kept, and what outlives its call is copied by every collection
- * of young objects.
- */
-interface EndedCall extends Pick<UsedUnits, 'bucket' | 'setting' | 'costs'> {
-  readonly grantedBy: number | null;
-  readonly settlement: Settlement;
-  /** Monotonic milliseconds. */
-  readonly at: number;
-}
-
-export class EndedCalls {
-  readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #ended = new Map<LeaseToken, EndedCall>();
-
-  constructor(clock: Pick<Clock, 'monotonic'>) {
-    this.#clock = clock;
-  }
-
-  note(
-    { lease, grantedBy }: HeldGrant,
-    {
-      bucket,
-      setting,
-      costs,
-    }: { readonly bucket: BucketKey; readonly setting: BucketSetting; readonly costs: Costs },
-    settlement: Settlement,
-  ): void {
-    const at = this.#clock.monotonic();
-    this.#ended.set(lease, { bucket, setting, costs: usedBy(costs, settlement), grantedBy, settlement, at });
-  }
-
-  /** The settlement of a lease as it is to be said now, with what is left of its delays; `null` = it did not end here, or too long ago. */
-  settlementOf(lease: LeaseToken): Settlement | null {
-    const { settlement, at } = this.#ended.get(lease) ?? { settlement: null, at: 0 };
-    if (settlement?.kind !== 'throttled') return settlement;
-    const left = (ms: number): number => Math.max(0, ms - (this.#clock.monotonic() - at));
-    return { ...settlement, closeMs: left(settlement.closeMs), sleepMs: left(settlement.sleepMs) };
-  }
-
-  /** What was used while its grant, made behind `keptUpTo`, was lost: units that the state does not count, and for how long it closed. */
-  takeLost({ buckets }: SharedState, keptUpTo: number): UsedUnits[] {
-    const lost: UsedUnits[] = [];
-    for (const [lease, { bucket, setting, costs, grantedBy }] of this.#ended) {
-      if (grantedBy === null || grantedBy <= keptUpTo || buckets.get(bucket)?.leases.has(lease) === true)
-        continue;
-      const settlement = this.settlementOf(lease);
-      const closing = settlement?.kind === 'throttled' ? settlement : null;
-      const scope = closing?.closesCredential === true ? { closesCredential: true as const } : {};
-      lost.push({ bucket, setting, costs, closedMs: closing?.closeMs ?? 0, ...scope });
-      this.#ended.delete(lease);
-    }
-    return lost.filter(({ costs, closedMs }) => Object.keys(costs).length > 0 || closedMs > 0);
-  }
-
-  forgetOld(): void {
-    const since = this.#clock.monotonic() - memoryMs;
-    for (const [lease, { at }] of this.#ended) {
-      if (at > since) return;
-      this.#ended.delete(lease);
-    }
-  }
 }

@@ -32,15 +32,24 @@ import {
   type Settlement,
 } from '../limiter.ts';
 import { refusalShown } from '../policy/admit.policy.ts';
-import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
-import { allWaiting, type Lease, orderUnit, sequencePerMs } from '../policy/bucket-state.policy.ts';
+import {
+  allWaiting,
+  type BucketEvent,
+  type Lease,
+  orderUnit,
+  sequencePerMs,
+  type StoredAdmission,
+  timed,
+} from '../policy/bucket-state.policy.ts';
 import { forecast } from '../policy/forecast.policy.ts';
-import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
 import {
-  EndedCalls,
+  answer,
+  ended,
+  goOn,
   type HeldGrant,
   isRequeued,
+  keepPosition,
   type OwnCall,
   type SettleEvent,
   usedBy,
@@ -79,7 +88,7 @@ export interface ShardParts extends CopyParts {
 }
 
 /** A grant as this replica hears of it. */
-type HeardGrant = Omit<SharedGrant, 'replica' | 'at'> & Pick<HeldGrant, 'grantedBy'>;
+type HeardGrant = Omit<SharedGrant, 'replica' | 'at'>;
 
 /** What is said again if it is lost: it concerns no call's own place. */
 type Repeatable = Extract<BucketEvent, { kind: 'reconfigure' | 'open' }>;
@@ -101,7 +110,8 @@ export class Shard {
   readonly #shared: Copy;
   /** By ticket; calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
   readonly #calls = new Map<TicketId | LeaseToken, OwnCall>();
-  readonly #ended: EndedCalls;
+  /** How leases of the shared log ended of which that has not been heard there. */
+  readonly #unheard = new Map<LeaseToken, Settlement>();
   #unsaid: Unsaid[] = [];
   /** What was used alone, if the log went away again before that was heard. */
   #unreported: readonly UsedUnits[] = [];
@@ -114,7 +124,6 @@ export class Shard {
 
   constructor(parts: ShardParts) {
     this.#parts = parts;
-    this.#ended = new EndedCalls(parts.clock);
     this.#usedAt = parts.clock.monotonic();
     this.#shared = new Copy(parts, parts.log, {
       ...this.#user,
@@ -199,6 +208,7 @@ export class Shard {
     if (isRequeued(settle.settlement)) call.own.state = { kind: 'waiting' };
     else this.#calls.delete(hasLeft ? grant.lease : grant.ticket);
     const hear = (heard: Heard): void => {
+      if (heard !== 'lost' && this.#alone === null) this.#unheard.delete(held.lease);
       const isGone = heard !== 'lost' && heard?.kind === 'lease' && !heard.known;
       if (isGone && isCapped(admission)) this.#parts.onLeaseLost('expired');
     };
@@ -323,7 +333,7 @@ export class Shard {
 
   #onApplied(
     { grants, closed, beginsTerm, failures }: EntryEffects,
-    { term, replica, sequence }: Entry<LogEvent>,
+    { term, replica }: Entry<LogEvent>,
     agoMs: number,
   ): void {
     const { listener, onFailure, leaseMs, replica: self } = this.#parts;
@@ -332,25 +342,24 @@ export class Shard {
     // For its own entries this replica waits, however long they take, as long as most of a lease is left: a grant that goes back is
     // made again by the entry that says so, and so it is used at last.
     const isLate = replica === self ? agoMs > leaseMs / 3 : isTooLate(agoMs);
-    const grantedBy = this.#alone === null ? sequence : null;
-    for (const granted of grants)
-      if (granted.replica === self) this.#onGrant({ ...granted, grantedBy }, isLate);
+    for (const granted of grants) if (granted.replica === self) this.#onGrant(granted, isLate);
     if (beginsTerm) void this.#sayHere(term);
   }
 
-  #onGrant({ ticket, bucket, lane, lease, expiresAt, isDue, grantedBy }: HeardGrant, isLate: boolean): void {
+  #onGrant({ ticket, bucket, lane, lease, expiresAt, isDue }: HeardGrant, isLate: boolean): void {
     const call = this.#calls.get(ticket);
     if (call === undefined || call.admission.bucket !== bucket)
       return void this.#say(bucket, ended(lease, { kind: 'dropped' }));
-    if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, grantedBy);
+    const isOwn = this.#alone !== null;
+    if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, isOwn);
     if (isLate) return this.#putBack(call, lease, 0);
-    const isSerialized = call.admission.maxInFlight === 1 && this.#alone === null;
+    const isSerialized = call.admission.maxInFlight === 1 && !isOwn;
     const guard = isSerialized ? this.#parts.guard : null;
     const { learnedInFlight = null } = this.copy.state.buckets.get(bucket) ?? {};
     const holdsPlace = isCapped(call.admission) || learnedInFlight !== null;
     const known = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.copy.monotonicAt(expiresAt) };
     const grant: Grant = isDue === undefined ? known : { ...known, isDue };
-    const held: HeldGrant = { grant, lease, grantedBy, guard };
+    const held: HeldGrant = { grant, lease, isOwn, guard };
     if (guard === null) return this.#send(call, held);
     call.state = { kind: 'guarding', held };
     void this.#askGuard(call, grant, guard);
@@ -372,7 +381,7 @@ export class Shard {
 
   #send(call: OwnCall, held: HeldGrant): void {
     const { replicas, onLeaseLost, listener } = this.#parts;
-    if (held.grantedBy === null && isCapped(call.admission) && replicas() > 1) onLeaseLost('unavailable');
+    if (held.isOwn && isCapped(call.admission) && replicas() > 1) onLeaseLost('unavailable');
     call.state = { kind: 'sent', held };
     if (call.answer === null) listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });
@@ -404,9 +413,9 @@ export class Shard {
 
   #noteEnded(admission: Admission, held: HeldGrant, settlement: Settlement): void {
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
-    if (this.#alone !== null && held.grantedBy === null)
+    if (this.#alone !== null && held.isOwn)
       this.#alone.noteUsed(admission.bucket, admission.setting, usedBy(admission.costs, settlement));
-    else if (this.#shared.log.mayLose) this.#ended.note(held, admission, settlement);
+    else if (this.#shared.log.mayLose) this.#unheard.set(held.lease, settlement);
   }
 
   // ── saying
@@ -488,13 +497,14 @@ export class Shard {
     this.#reconcile(alone.copy.state.term?.number ?? 1, []);
   }
 
-  #onJoined({ term, termBegan }: Joined): void {
+  #onJoined({ term }: Joined): void {
     const used = [...this.#unreported, ...(this.#alone?.used() ?? [])];
     void this.#alone?.copy.close();
     this.#alone = null;
     this.#phase = 'serves';
     this.#unreported = [];
-    this.#reconcile(term, [...used, ...this.#ended.takeLost(this.copy.state, termBegan)]);
+    this.#reconcile(term, used);
+    this.#unheard.clear();
     for (const unsaid of this.#unsaid.splice(0)) this.#sayUnsaid(unsaid);
   }
 
@@ -505,12 +515,12 @@ export class Shard {
     for (const call of this.#calls.values()) {
       const { admission, state } = call;
       if (state.kind !== 'sent' || this.#standingOf(call).lease !== null) continue;
-      const { lease, grantedBy } = state.held;
+      const { lease, isOwn } = state.held;
       lost.push({
         call,
         sent: { bucket: admission.bucket, lease, admission: this.#stored(admission, false) },
       });
-      if (isCapped(admission) && grantedBy !== null) this.#parts.onLeaseLost('epoch');
+      if (isCapped(admission) && !isOwn) this.#parts.onLeaseLost('epoch');
     }
     const sent = lost.map((each) => each.sent);
     if (sent.length + used.length > 0) {
@@ -518,7 +528,7 @@ export class Shard {
         if (heard === 'lost') this.#unreported = [...this.#unreported, ...used];
         else
           for (const { call } of lost)
-            if (call.state.kind === 'sent') goOn(call, call.state.held.lease, this.#lastGrant);
+            if (call.state.kind === 'sent') goOn(call, call.state.held.lease, this.#alone !== null);
       });
     }
     void this.#sayHere(term);
@@ -539,11 +549,11 @@ export class Shard {
     if (order !== null) keepPosition(call, order);
     if (lease !== null && (state.kind === 'sent' || state.kind === 'guarding')) {
       // It was granted again, although it is under way: the new lease is the one to settle.
-      if (lease.token !== state.held.lease) goOn(call, lease.token, this.#lastGrant);
+      if (lease.token !== state.held.lease) goOn(call, lease.token, this.#alone !== null);
     } else if (lease !== null) {
-      const settlement = this.#ended.settlementOf(lease.token);
-      if (settlement === null) return this.#takeGrant(call, lease);
-      // The settlement that put it back to its position was lost.
+      const settlement = this.#unheard.get(lease.token);
+      if (settlement === undefined) return this.#takeGrant(call, lease);
+      // The settlement that put it back to its position was not heard.
       call.state = { kind: 'waiting' };
       void this.#say(call.admission.bucket, ended(lease.token, settlement));
     } else if (state.kind !== 'sent') {
@@ -580,7 +590,7 @@ export class Shard {
         if (lease === null) void this.#say(bucket, { kind: 'cancel', ticket });
         else if (!this.#calls.has(lease)) {
           // It may not be known any more how it ended: its call may have been sent.
-          const settlement = this.#ended.settlementOf(lease) ?? { kind: 'succeeded', spent: null };
+          const settlement = this.#unheard.get(lease) ?? { kind: 'succeeded', spent: null };
           void this.#say(bucket, ended(lease, withoutRequeue(settlement)));
         }
       }
@@ -592,12 +602,7 @@ export class Shard {
     // A lane or bucket with a cap is not granted anything at the beginning of a time alone: this grant is older, and no guard is there to ask.
     const isOfLog = this.#alone !== null && isCapped(admission);
     const isLate = isOfLog || isTooLate(this.copy.log.now() - grantedAt);
-    this.#onGrant({ ticket, bucket, lane, lease, expiresAt, grantedBy: this.#lastGrant }, isLate);
-  }
-
-  /** Of what the copy has found in the state: it was made by its last entry, or before. */
-  get #lastGrant(): number | null {
-    return this.#alone === null ? this.#shared.sequence : null;
+    this.#onGrant({ ticket, bucket, lane, lease, expiresAt }, isLate);
   }
 
   // ── once a second
@@ -614,7 +619,6 @@ export class Shard {
   /** Is heard of while it has calls, keeps their lanes, and enters again what the state lacks. */
   #beat(): void {
     this.#cancelBeat = null;
-    if (this.#alone === null) this.#ended.forgetOld();
     if (this.#calls.size === 0) return;
     this.#cancelBeat = this.#parts.clock.after(beatMs, () => this.#beat());
     const { copy } = this;
@@ -633,27 +637,3 @@ export class Shard {
  * then nobody else has been given the grant: that happens after `replicaLifeMs` at the earliest.
  */
 const isTooLate = (agoMs: number): boolean => agoMs > maxLatenessMs;
-
-const ended = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
-  kind: 'settle',
-  lease,
-  settlement,
-  lesson: null,
-});
-
-function answer(call: OwnCall, reply: AdmissionReply): void {
-  call.answer?.(reply);
-  call.answer = null;
-}
-
-function keepPosition(call: OwnCall, order: number): void {
-  if (call.admission.position.kind === 'arrival')
-    call.admission = { ...call.admission, position: { kind: 'kept', order } };
-}
-
-/** The call is under way, and the state has this lease for it now. */
-function goOn(call: OwnCall, lease: LeaseToken, grantedBy: number | null): void {
-  const { state } = call;
-  if (state.kind === 'sent' || state.kind === 'guarding')
-    call.state = { kind: state.kind, held: { ...state.held, lease, grantedBy } };
-}

@@ -8,8 +8,7 @@ import {
   type TicketId,
 } from '../../ids.ts';
 import type { BucketSnapshot, CallerNow, KeptSlots, MeterSnapshot } from '../limiter.ts';
-import { allWaiting, type Bucket, closedMs } from '../policy/bucket-state.policy.ts';
-import { maxInFlightOf } from '../policy/in-flight.policy.ts';
+import { allWaiting, type Bucket, closedMs, maxInFlightOf } from '../policy/bucket-state.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 import { countUnder, due } from '../policy/reservations.policy.ts';
 import type { SharedState } from './state.ts';

@@ -5,29 +5,28 @@
 import { returnGraceMs, type Reserving } from '../limiter.ts';
 import { isBackground, type ReplicaId } from '../../ids.ts';
 import { noteEntered } from './background.policy.ts';
-import type { AdmitReply, ReserveReply, StoredAdmission } from './bucket-events.ts';
 import {
-  orderUnit,
-  sequencePerMs,
+  type AdmitReply,
   type Bucket,
+  orderUnit,
   type Reservation,
+  type ReserveReply,
+  sequencePerMs,
+  type StoredAdmission,
   type Ticket,
 } from './bucket-state.policy.ts';
-import { callsAhead } from './callers.policy.ts';
-import { knownCosts } from './documents.policy.ts';
+import { applyLaneSetting, callsAhead, enqueue, laneFor } from './lanes.policy.ts';
+import { cappedCosts, knownCosts } from './costs.policy.ts';
 import {
   aheadInLane,
   dueWithinMs,
-  forecastAgain,
   forecastAt,
   forecastReturning,
+  goesAtOnce,
   positionOf,
   type LanePosition,
 } from './forecast.policy.ts';
-import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
-import { cappedCosts } from './waiting-costs.policy.ts';
-import { applySettings, isUnder } from './lessons.policy.ts';
-import { pump, type Effects } from './pump.policy.ts';
+import { applySettings, isUnder } from './learning.policy.ts';
 import { forgetUnused, keep, nextSlotAt, reservationOf } from './reservations.policy.ts';
 
 /**
@@ -44,38 +43,41 @@ export const maxArrivalAheadMs = 50;
 /** An admission with its position, as `order`, with costs that it can take, and what it comes back for; `null` = nothing. */
 type OrderedAdmission = StoredAdmission & { readonly order: number; readonly kept: Reservation | null };
 
-/** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
-export function admit(
+/** Enters a ticket into its lane, or refuses it at once: the ticket, or the refusal. Idempotent by ticket id. */
+export function enterOrRefuse(
   bucket: Bucket,
   { admission, replica }: { readonly admission: StoredAdmission; readonly replica: ReplicaId },
   now: number,
-): AdmitReply & { readonly effects: Effects } {
+): Ticket | Refusal {
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
   applySettings(bucket, admission.setting, now);
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
-  const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
-  if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
+  if (known !== undefined) return known;
   const ordered = orderedIn(bucket, admission, now);
   const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, ordered, now);
-  if (refusal !== null) return { ...refusal, effects: before };
-
+  if (refusal !== null) return refusal;
   bucket.replicas.set(replica, now);
-  const ticket = enter(bucket, ordered, replica, now);
-  const effects = merge(before, pump(bucket, now));
-  return { ...replyFor(bucket, ticket, now), effects };
+  const ticket = ticketOf(ordered, replica, ordered.order);
+  if (ordered.kept !== null) {
+    ticket.reservation = ordered.kept;
+    keep(bucket, { ...ordered.kept, ticket: ticket.id });
+  }
+  const entered = laneFor(bucket, admission.lane, admission);
+  bucket.tickets.set(ticket.id, ticket);
+  enqueue(bucket, entered, ticket);
+  noteEntered(bucket, entered, now);
+  return ticket;
 }
+
+type Refusal = Extract<AdmitReply, { kind: 'refused' }>;
 
 /**
  * The refusal that the admission would get, as far as the bucket shows it unchanged; `null` = it may be admitted, or must be asked,
  * because it brings other settings than the bucket has. Changes nothing.
  */
-export function refusalShown(
-  bucket: Bucket,
-  admission: StoredAdmission,
-  now: number,
-): Extract<AdmitReply, { kind: 'refused' }> | null {
+export function refusalShown(bucket: Bucket, admission: StoredAdmission, now: number): Refusal | null {
   if (admission.position.kind === 'kept' || bucket.tickets.has(admission.ticket)) return null;
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined && lane.ceilingTag !== admission.ceilingTag) return null;
@@ -84,7 +86,7 @@ export function refusalShown(
 }
 
 /** The admission with what the bucket knows of its costs and of what it comes back for. */
-export function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): OrderedAdmission {
+function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): OrderedAdmission {
   const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
   const kept =
     admission.reservation === undefined ? null : reservationOf(bucket, { ...admission, costs }, now);
@@ -92,24 +94,11 @@ export function orderedIn(bucket: Bucket, admission: StoredAdmission, now: numbe
 }
 
 /** Where a call of this admission would stand. */
-export function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePosition {
+function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePosition {
   const { lane: key, ticket: id, order, caller, costs, weight, maxInFlight, perMinute, kept } = admission;
   const lane = bucket.lanes.get(key);
   const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
   return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
-}
-
-function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId, now: number): Ticket {
-  const lane = laneFor(bucket, admission.lane, admission);
-  const ticket = ticketOf(admission, replica, admission.order);
-  if (admission.kept !== null) {
-    ticket.reservation = admission.kept;
-    keep(bucket, { ...admission.kept, ticket: ticket.id });
-  }
-  bucket.tickets.set(ticket.id, ticket);
-  enqueue(bucket, lane, ticket);
-  noteEntered(bucket, lane, now);
-  return ticket;
 }
 
 /** A call that has not entered its lane yet. */
@@ -140,27 +129,21 @@ export function orderOf({ position, urgency }: StoredAdmission, now: number): nu
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 
-function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
+/** What the owner of a ticket that was entered is told. */
+export function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
   const { order } = ticket;
   const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
   if (lease !== undefined) return { kind: 'granted', order, lease: lease.token, expiresAt: lease.expiresAt };
   const position = positionOf(bucket, ticket.id);
   // Nothing known keeps a ticket waiting that has no position.
   if (position === null) return { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue', order };
-  const { waitMs, heldBy } =
-    ticket.reservation === undefined
-      ? forecastAt(bucket, position, now)
-      : forecastReturning(bucket, position, now);
-  const ahead =
-    ticket.reservation === undefined ? aheadInLane(bucket, position, now + waitMs) : position.ahead;
+  const isNew = ticket.reservation === undefined;
+  const { waitMs, heldBy } = (isNew ? forecastAt : forecastReturning)(bucket, position, now);
+  const ahead = isNew ? aheadInLane(bucket, position, now + waitMs) : position.ahead;
   return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
 }
 
-function bucketRefusalOf(
-  bucket: Bucket,
-  admission: OrderedAdmission,
-  now: number,
-): Extract<AdmitReply, { kind: 'refused' }> | null {
+function bucketRefusalOf(bucket: Bucket, admission: OrderedAdmission, now: number): Refusal | null {
   const { kept, maxWaitMs } = admission;
   const position = positionFor(bucket, admission);
   if (kept !== null) {
@@ -169,6 +152,7 @@ function bucketRefusalOf(
     if (retryInMs <= Math.max(maxWaitMs, returnGraceMs)) return null;
     return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs, ahead: position.ahead };
   }
+  if (goesAtOnce(bucket, position, now)) return null;
   const waiting = position.lane?.line.size ?? 0;
   const isFull = waiting >= admission.maxQueued;
   // Where the line is full, no call can enter before a ticket has left it, however urgent the call is.
@@ -182,10 +166,6 @@ function bucketRefusalOf(
   if (waitMs <= maxWaitMs) return null;
   if (isBackground(position.key) && dueWithinMs(bucket, position, now) <= maxWaitMs) return null;
   return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs, ahead };
-}
-
-function merge(first: Effects, second: Effects): Effects {
-  return { grants: [...first.grants, ...second.grants], nextAt: second.nextAt };
 }
 
 // A refused call keeps its position: which time its client is told, and until when it may come back. Each refused call gets a time of its own,
@@ -212,7 +192,7 @@ export function reserve(
   const position = positionFor(bucket, { ...asked, order });
   const id = kept?.id ?? (bucket.reservations.has(name) ? admission.ticket : name);
   const expected =
-    kept === null ? forecastAt(bucket, position, now) : forecastAgain(bucket, { position, id }, now);
+    kept === null ? forecastAt(bucket, position, now) : forecastReturning(bucket, position, now, id);
   const slotAt =
     kept !== null || admission.perMinute === null ? null : nextSlotAt(bucket, ceiling, admission.perMinute);
   const from = toldTime(kept, Math.max(now + expected.waitMs, now + waitMs, slotAt ?? now), now);

@@ -1,20 +1,31 @@
 /**
- * The data of one bucket: lanes with their lines, meters, leases. Plain values only, so that a second store can keep
- * the same under other containers. `scheduler.policy.ts` is the only writer.
+ * The data of one bucket: lanes with their lines, meters, leases; how many leases it may have; and what can happen to it. Plain values only,
+ * so that a snapshot can hold them. `scheduler.policy.ts` says what the events mean.
  *
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
-import type { Costs, MeterName } from '../../call.ts';
+import type { Costs, Feedback, MeterName } from '../../call.ts';
 import {
-  isBackground,
   type CallerKey,
   type CeilingKey,
+  isBackground,
   type LaneKey,
   type LeaseToken,
   type ReplicaId,
   type TicketId,
 } from '../../ids.ts';
-import type { SleepReason } from '../limiter.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketSetting,
+  CeilingEdge,
+  LaneSetting,
+  Lesson,
+  Reserved,
+  Reserving,
+  Settlement,
+  SleepReason,
+} from '../limiter.ts';
 import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
@@ -132,20 +143,6 @@ export interface Callers {
   readonly turns: SortedNames<CallerKey>;
 }
 
-/** What is known of the cost of a document, in points. */
-export type DocumentCost =
-  /** The call of this lease went ahead to find out; lanes whose next call asks for the same wait until then at most. */
-  | {
-      readonly kind: 'probing';
-      readonly lease: LeaseToken;
-      readonly until: number;
-      readonly lanes: readonly LaneKey[];
-    }
-  /** A response stated the cost. */
-  | { readonly kind: 'reported'; readonly points: number }
-  /** A call went ahead and its response stated no cost: the estimate is all there is. */
-  | { readonly kind: 'unreported' };
-
 /** What is not granted because it is not known which calls other replicas have under way. */
 export type Withheld =
   /** Nothing is granted. */
@@ -178,8 +175,6 @@ export interface Background extends Turns {
 /** The lanes that take turns are its own, but for those of `background`. */
 export interface Bucket extends Turns {
   readonly meters: Map<MeterName, Meter>;
-  /** When the epoch was on the clock of the store, milliseconds: clock windows begin at multiples of it. */
-  readonly epochAt: number;
   readonly lanes: Map<LaneKey, Lane>;
   readonly tickets: Map<TicketId, Ticket>;
   readonly leases: Map<LeaseToken, Lease>;
@@ -192,9 +187,8 @@ export interface Bucket extends Turns {
   readonly asleep: SortedNames<LaneKey>;
   /** Replicas by the time they were last heard of. */
   readonly replicas: SortedNames<ReplicaId>;
-  readonly documents: Map<string, DocumentCost>;
-  /** Documents by the time at which something was last learned of them. */
-  readonly documentAges: SortedNames;
+  /** What documents cost, in points, as responses stated it; what was learned last comes last. */
+  readonly documents: Map<string, number>;
   learn: boolean;
   probe: number;
   /** Leases over all lanes at most, as configuration states; `null` = any number. */
@@ -219,10 +213,9 @@ export interface Bucket extends Turns {
 }
 
 /** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first response; 0 = any number. */
-export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
+export function createBucket(probe: number, now: number): Bucket {
   return {
     meters: new Map(),
-    epochAt,
     lanes: new Map(),
     tickets: new Map(),
     leases: new Map(),
@@ -232,7 +225,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     asleep: new SortedNames(),
     replicas: new SortedNames(),
     documents: new Map(),
-    documentAges: new SortedNames(),
     learn: true,
     probe,
     maxInFlight: null,
@@ -281,3 +273,117 @@ export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   }
   return meter;
 }
+
+// How many leases a bucket may have over all its lanes: as configuration states, and as refusals teach that say that too many calls are in flight
+
+/** What refusals taught goes up by one after so long without another of them: the upstream may take more again. Milliseconds. */
+export const raiseEveryMs = 60_000;
+
+/** `null` = any number. */
+export function maxInFlightOf(
+  { maxInFlight, learnedInFlight }: Pick<Bucket, 'maxInFlight' | 'learnedInFlight'>,
+  now: number,
+): number | null {
+  if (learnedInFlight === null) return maxInFlight;
+  const { max, at } = learnedInFlight;
+  const learned = max + Math.max(0, Math.floor((now - at) / raiseEveryMs));
+  return maxInFlight === null ? learned : Math.min(maxInFlight, learned);
+}
+
+/** True when the bucket has as many leases as it may have. */
+export function isFull(bucket: Bucket, now: number): boolean {
+  const max = maxInFlightOf(bucket, now);
+  return max !== null && bucket.leases.size >= max;
+}
+
+/** The upstream refused a call that is in flight yet, because too many are: it took one fewer. */
+export function learnFromRefusal(bucket: Bucket, now: number): void {
+  const max = Math.min(bucket.leases.size - 1, maxInFlightOf(bucket, now) ?? Infinity);
+  bucket.learnedInFlight = { max: Math.max(1, max), at: now };
+}
+
+// First calls: until a response has stated anything, only a few are on their way, as nobody knows whether the upstream takes them
+// (docs/adr/0003).
+
+/** Until the first response the number of probes doubles at this interval, so that a slow response delays no call for long. */
+const probeDoublingMs = 250;
+/** After so many doublings a million calls may go: more than wait anywhere. */
+const maxDoublings = 20;
+
+/** When the next probe may be sent; `now` or earlier = at once. */
+export function nextFirstCallAt(bucket: Bucket, now: number): number {
+  if (bucket.opened || bucket.probe <= 0 || bucket.probingSince === null) return now;
+  const steps = Math.min(maxDoublings, Math.floor((now - bucket.probingSince) / probeDoublingMs));
+  if (bucket.leases.size < bucket.probe * 2 ** steps) return now;
+  return bucket.probingSince + (steps + 1) * probeDoublingMs;
+}
+
+// What can happen to a bucket, and what is answered. `scheduler.policy.ts` says what they mean
+
+/** An admission as a log takes it: times are the log's. */
+export interface StoredAdmission extends Omit<Admission, 'bucket'> {
+  /** How long a granted lease lives without renewal, milliseconds. */
+  readonly leaseMs: number;
+}
+
+export type BucketEvent =
+  /** Enters a ticket into its lane, or refuses it. */
+  | { readonly kind: 'admit'; readonly admission: StoredAdmission }
+  /** The client of a refused call will come back: its position is kept. */
+  | { readonly kind: 'reserve'; readonly admission: StoredAdmission; readonly reserving: Reserving }
+  /** Ends a lease, and learns from its response. */
+  | {
+      readonly kind: 'settle';
+      readonly lease: LeaseToken;
+      readonly settlement: Settlement;
+      readonly lesson: TimedLesson | null;
+    }
+  /** Learns from a response whose call goes on. */
+  | { readonly kind: 'learn'; readonly lease: LeaseToken; readonly lesson: TimedLesson }
+  /** The lease took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. */
+  | { readonly kind: 'slot_taken'; readonly lease: LeaseToken; readonly edge: CeilingEdge | null }
+  /** A waiting ticket leaves. */
+  | { readonly kind: 'cancel'; readonly ticket: TicketId }
+  /** New settings hold for the bucket and these lanes. */
+  | {
+      readonly kind: 'reconfigure';
+      readonly setting: BucketSetting;
+      readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
+    }
+  /** A slot of the lane's ceiling came back in another bucket: the lane does not sleep for its ceiling any more. */
+  | { readonly kind: 'wake'; readonly lane: LaneKey }
+  /** An operator reopens what a response closed up to this many milliseconds ago. */
+  | { readonly kind: 'open'; readonly agoMs: number };
+
+export type AdmitReply =
+  /** `expiresAt`: of the lease, on the log's time. `order`: the position, to be given back if it must be entered again. */
+  | {
+      readonly kind: 'granted';
+      readonly order: number;
+      readonly lease: LeaseToken;
+      readonly expiresAt: number;
+    }
+  | (Extract<AdmissionReply, { kind: 'queued' }> & { readonly order: number })
+  | Exclude<Extract<AdmissionReply, { kind: 'refused' }>, { reason: 'limiter_unavailable' }>;
+
+export type ReserveReply = { readonly kind: 'reserved' } & Reserved;
+
+export type EventReply =
+  | AdmitReply
+  | ReserveReply
+  /** To an event that names a lease. False: it had ended or was lost. */
+  | { readonly kind: 'lease'; readonly known: boolean }
+  | { readonly kind: 'done' };
+
+/** A lesson with its times on the store's clock. */
+export interface TimedLesson {
+  readonly feedback: Feedback;
+  readonly sentAt: number;
+  readonly headAt: number;
+}
+
+export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): TimedLesson => ({
+  feedback,
+  sentAt: now - sentAgoMs,
+  headAt: now - headAgoMs,
+});

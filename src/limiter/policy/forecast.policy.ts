@@ -11,12 +11,26 @@ import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
 import type { SleepReason, WaitForecast } from '../limiter.ts';
 import { dueAfterMs } from './background.policy.ts';
-import { closedMs, turnsOf, type Bucket, type Lane } from './bucket-state.policy.ts';
-import { callsAhead, firstIn, rounding, turnsBefore } from './callers.policy.ts';
+import {
+  allWaiting,
+  type Bucket,
+  closedMs,
+  isFull,
+  type Lane,
+  maxInFlightOf,
+  turnsOf,
+} from './bucket-state.policy.ts';
+import { callsAhead, firstIn, inFlightOf, rounding, turnsBefore, twinIn } from './lanes.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import { knownCosts } from './documents.policy.ts';
-import { isFull, maxInFlightOf } from './in-flight.policy.ts';
-import { inFlightOf, twinIn } from './lanes.policy.ts';
+import {
+  cappedCosts,
+  knownCosts,
+  meanServiceCost,
+  serviceCost,
+  sumCosts,
+  type WaitingCalls,
+  waitingUnits,
+} from './costs.policy.ts';
 import {
   callWindows,
   keptFree,
@@ -28,14 +42,6 @@ import {
   roomInMs,
 } from './meter.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
-import {
-  cappedCosts,
-  meanServiceCost,
-  serviceCost,
-  sumCosts,
-  waitingUnits,
-  type WaitingCalls,
-} from './waiting-costs.policy.ts';
 import { loggedUnits, periodMs, windowWaitMs } from './window-log.policy.ts';
 
 /** So many calls ahead in a lane are read one by one. */
@@ -79,6 +85,23 @@ interface Behind {
   readonly windows: number | null;
 }
 
+/** True when nothing holds a call back that comes now: most calls find it so, and need no forecast. */
+export const goesAtOnce = (
+  bucket: Bucket,
+  { lane, costs, maxInFlight }: LanePosition,
+  now: number,
+): boolean =>
+  allWaiting(bucket) === 0 &&
+  bucket.reservations.size === 0 &&
+  bucket.withheld === null &&
+  closedMs(bucket, now) === 0 &&
+  !isFull(bucket, now) &&
+  (lane === undefined || (lane.asleep.size === 0 && maxInFlight === null)) &&
+  meterNames.every((name) => hasRoom(bucket.meters.get(name), costs[name] ?? 0, now));
+
+const hasRoom = (meter: Meter | undefined, units: number, now: number): boolean =>
+  meter === undefined || units <= 0 || roomInMs(meter, units, 0, now) === 0;
+
 /** The expected wait of a call at this position. */
 export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Forecast {
   const { reservations, reservationsDue } = bucket;
@@ -101,12 +124,8 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
  * due a minute after that.
  */
 export function dueWithinMs(bucket: Bucket, position: LanePosition, now: number): number {
-  const standstillMs = laneStandstill(
-    bucket,
-    { position, ofBucket: bucketStandstill(bucket, now) },
-    now,
-  ).waitMs;
-  return Math.max(dueAfterMs(bucket, now), standstillMs) + serviceCost(bucket, position.costs);
+  const standstill = laneStandstill(bucket, position, bucketStandstill(bucket, now), now);
+  return Math.max(dueAfterMs(bucket, now), standstill.waitMs) + serviceCost(bucket, position.costs);
 }
 
 /** How many calls and reservations of its lane go before a call that waits for so long. */
@@ -115,17 +134,18 @@ export function aheadInLane(bucket: Bucket, position: LanePosition, leavesAt: nu
   return position.ahead + reservedAhead(bucket, position, count).inLane;
 }
 
-/** The wait of a call that came back for its reservation: others have left its room free. */
-export const forecastReturning = (bucket: Bucket, position: LanePosition, now: number): Forecast =>
-  bucketForecast(bucket, { position, reserved: null, windows: null }, now);
-
-/** The wait that its client is told instead: all those are before it that were due before it. */
-export function forecastAgain(
+/**
+ * The wait of a call that came back for its reservation: others have left its room free.
+ * @param again the reservation, where its client is told another time: all those are before it that were due before it
+ */
+export function forecastReturning(
   bucket: Bucket,
-  { position, id }: { readonly position: LanePosition; readonly id: TicketId },
+  position: LanePosition,
   now: number,
+  again?: TicketId,
 ): Forecast {
-  const reserved = reservedAhead(bucket, position, bucket.reservationsDue.rank(id, 0));
+  const reserved =
+    again === undefined ? null : reservedAhead(bucket, position, bucket.reservationsDue.rank(again, 0));
   return bucketForecast(bucket, { position, reserved, windows: null }, now);
 }
 
@@ -155,7 +175,7 @@ function bucketForecast(bucket: Bucket, { position, reserved, windows }: Behind,
   const others = windows === null ? [] : othersAhead(bucket, position, windows);
   const all = needsOf(bucket, { position, reserved }, others);
   consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
-  const ofLane = laneStandstill(bucket, { position, ofBucket }, now);
+  const ofLane = laneStandstill(bucket, position, ofBucket, now);
   if (ofLane.waitMs > ofBucket.waitMs) {
     // Calls of other lanes do not stand still with this one.
     const own = needsOf(bucket, { position, reserved }, []);
@@ -184,12 +204,8 @@ const longerOf = (one: Forecast, other: Forecast): Forecast => (other.waitMs > o
 const firstInWorkspace = (bucket: Bucket, { key }: LanePosition): number =>
   isBackground(key) ? (twinIn(bucket, { key })?.line.size ?? 0) : 0;
 
-/**
- * What holds a call to which no time can be told: the response that states a document's cost may come at any moment, and so may the end
- * of a call that holds a place in flight.
- */
+/** What holds a call to which no time can be told: a call that holds a place in flight may end at any moment. */
 function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy {
-  if (lane?.asleep.has('document') === true) return 'cost';
   const isAtCap =
     lane !== undefined && lane.maxInFlight !== null && inFlightOf(bucket, lane) >= lane.maxInFlight;
   return isAtCap || isFull(bucket, now) ? 'serialized' : 'queue';
@@ -329,8 +345,7 @@ function drainMs(bucket: Bucket, { name, units, ahead }: Needed, from: number): 
   const meter = bucket.meters.get(name);
   if (meter === undefined || meter.limit === null) return 0;
   if (meter.log !== null) return windowWaitMs(meter, units + ahead, from);
-  const waiting = bucket.waitingCosts.get(name) ?? 0;
-  const ownMs = roomInMs(meter, { units, waiting }, from);
+  const ownMs = roomInMs(meter, units, bucket.waitingCosts.get(name) ?? 0, from);
   // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
   const over = levelAt(meter, from) + (units + ahead) - (meter.limit - keptFree(meter, 0));
   return ahead > 0 ? Math.max(ownMs, restMs(meter, from) + over / netRate(meter)) : ownMs;
@@ -400,11 +415,7 @@ function bucketStandstill(bucket: Bucket, now: number): Forecast {
 }
 
 /** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */
-function laneStandstill(
-  bucket: Bucket,
-  { position, ofBucket }: { readonly position: LanePosition; readonly ofBucket: Forecast },
-  now: number,
-): Forecast {
+function laneStandstill(bucket: Bucket, position: LanePosition, ofBucket: Forecast, now: number): Forecast {
   let longest = ofBucket;
   for (const [reason, heldBy] of heldBySleep) {
     const until = position.lane?.asleep.get(reason) ?? now;

@@ -2,7 +2,7 @@
  * One dimension of a bucket: a level that rises with every grant and drains continuously.
  *
  * The model (recorded from live services): a call is admitted while `level + cost <= limit`, the level drains at
- * `limit / window`. Responses correct it (`meter-learning.policy.ts`).
+ * `limit / window`. Responses correct it (`learning.policy.ts`).
  *
  * Owns: the data of a meter, which quota is in force, draining, room, what a grant takes and gets back. Does not own: what responses
  * mean, which calls wait, which lane is next. Invariant: a changed setting or report takes effect at once, in every direction. Pure;
@@ -103,7 +103,7 @@ export interface Meter {
    */
   peak: { readonly level: number; readonly at: number; readonly headAt: number } | null;
   /** `granted` before the grants of the last `calmLatenessMs`, by their times, oldest first. */
-  recent: readonly { readonly at: number; readonly granted: number }[];
+  readonly recent: { readonly at: number; readonly granted: number }[];
   /** Estimated consumption of others, units per millisecond. */
   others: number;
   /** The last instant up to which the use of others is known; `null` = it was never known. */
@@ -172,26 +172,18 @@ const assumedWindowMs = (name: MeterName): number => (name.endsWith('_day') ? da
 // The quota in force
 
 /** Applies the operator's setting (`null` = no longer stated). `learn`: a reported quota may raise it. */
-export function applySetting(
-  meter: Meter,
-  {
-    stated,
-    learn,
-    epochAt,
-  }: { readonly stated: MeterSetting | null; readonly learn: boolean; readonly epochAt: number },
-  now: number,
-): void {
+export function applySetting(meter: Meter, stated: MeterSetting | null, learn: boolean, now: number): void {
   meter.stated = stated === null ? null : { limit: stated.limit, windowMs: stated.windowMs };
   drain(meter, now);
   const { level: sent, log, windowMs } = meter;
   enforce(meter, learn, now);
-  const counts = stated?.counts ?? null;
-  if (counts === null) {
+  const { counts } = stated ?? {};
+  if (counts === undefined) {
     // A log counts what was sent, also beyond a lowered limit.
     meter.log = null;
     meter.level = Math.min(meter.level, meter.limit ?? Infinity);
-  } else if (log === null) meter.log = beginLog(sent, { counts, epochAt, windowMs: meter.windowMs }, now);
-  else meter.log = countedAs({ log, windowMs }, { counts, windowMs: meter.windowMs });
+  } else if (log === null) meter.log = beginLog(sent, counts, meter.windowMs, now);
+  else meter.log = countedAs(log, windowMs, counts, meter.windowMs);
 }
 
 /**
@@ -212,8 +204,7 @@ export function applyReport(
   meter.reported = { ...reported, windowMs: reported.windowMs ?? learnedWindowMs(known, leftMs) };
   const { log, windowMs } = meter;
   enforce(meter, learn, now);
-  if (log !== null)
-    meter.log = countedAs({ log, windowMs }, { counts: log.counts, windowMs: meter.windowMs });
+  if (log !== null) meter.log = countedAs(log, windowMs, log.counts, meter.windowMs);
 }
 
 /**
@@ -232,13 +223,12 @@ function enforce(meter: Meter, learn: boolean, now: number): void {
   meter.limit = limit;
   meter.windowMs = windowMs;
   if (limit === null || limit === before) return;
+  const there = Math.max(meter.level, levelThere(meter, now));
   if (before !== null && limit > before) {
     const raised = meter.level + limit - before;
-    meter.level =
-      meter.heardAt === null ? Math.max(meter.level, Math.min(raised, levelThere(meter, now))) : raised;
+    meter.level = meter.heardAt === null ? Math.max(meter.level, Math.min(raised, there)) : raised;
   } else if (meter.level > limit) {
-    if (before !== null)
-      meter.cut = { level: Math.max(meter.level, levelThere(meter, now)), granted: meter.granted, at: now };
+    if (before !== null) meter.cut = { level: there, granted: meter.granted, at: now };
     meter.level = limit;
   }
 }
@@ -405,11 +395,7 @@ export function keptFree({ limit, contest }: Meter, waiting: number): number {
  * Milliseconds until a call has room while so many units wait; 0 = now. A cost above the limit needs the meter empty. What others are
  * expected to take only delays calls: once the meter would be empty without them, one call is sent to find out.
  */
-export function roomInMs(
-  meter: Meter,
-  { units, waiting }: { readonly units: number; readonly waiting: number },
-  now: number,
-): number {
+export function roomInMs(meter: Meter, units: number, waiting: number, now: number): number {
   const { limit } = meter;
   if (limit === null || units <= 0) return 0;
   const cost = Math.min(units, limit);
@@ -446,10 +432,9 @@ export function take(meter: Meter, units: number, now: number): MeterMark {
 /** Notes a grant, and returns the units of those before that may be on their way: granted of late, and without a response. */
 function noteRecent(meter: Meter, now: number): number {
   const { granted, answered, recent } = meter;
-  const kept = recent.filter(({ at }) => at > now - calmLatenessMs);
-  if (now - (kept.at(-1)?.at ?? -Infinity) >= momentMs) kept.push({ at: now, granted });
-  meter.recent = kept;
-  return Math.max(0, Math.min(granted - answered, granted - (kept[0]?.granted ?? granted)));
+  while ((recent[0]?.at ?? now) <= now - calmLatenessMs) recent.shift();
+  if (now - (recent.at(-1)?.at ?? -Infinity) >= momentMs) recent.push({ at: now, granted });
+  return Math.max(0, Math.min(granted - answered, granted - (recent[0]?.granted ?? granted)));
 }
 
 /** Notes that the call is no longer on its way: the upstream has answered it, or it was never sent. `isStated`: its response states the level. */
@@ -485,7 +470,7 @@ export function settleUnits(
 
 /**
  * Gives back the units of a call that the upstream never counted, as far as they have not drained since `grantedAt` (without them
- * nothing might have drained) and no lowered limit has cut them off.
+ * nothing might have drained).
  */
 export function giveUnitsBack(
   meter: Meter,
@@ -499,8 +484,7 @@ export function giveUnitsBack(
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
   drain(meter, now);
   const back = hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter));
-  const isCut = meter.cut !== null && meter.cut.at >= grantedAt;
-  meter.level = Math.max(0, meter.level - back, isCut ? Math.min(meter.level, levelThere(meter, now)) : 0);
+  meter.level = Math.max(0, meter.level - back);
   // No other call is on its way that might arrive late.
   if (meter.level === 0) meter.at = now;
 }

@@ -15,19 +15,18 @@ import {
 import { goesFirst, isOneDue, leavesToTwin, nextOneDueAt, noteGranted } from './background.policy.ts';
 import {
   allWaiting,
-  closedMs,
-  meterOf,
-  turnsOf,
   type Bucket,
+  closedMs,
+  isFull,
   type Lane,
   type Lease,
+  meterOf,
+  nextFirstCallAt,
   type Ticket,
   type Turns,
+  turnsOf,
   type Withheld,
 } from './bucket-state.policy.ts';
-import { takeTurn } from './callers.policy.ts';
-import { beginProbe, endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
-import { isFull, nextFirstCallAt } from './in-flight.policy.ts';
 import {
   asleepUntil,
   confirm,
@@ -38,20 +37,17 @@ import {
   noteInFlight,
   readyNameOf,
   sleep,
+  takeTurn,
   wakeLanes,
-  type Budget,
 } from './lanes.policy.ts';
-import { markLeaseAnswered } from './lessons.policy.ts';
-import { costEntries, roomInMs, take } from './meter.policy.ts';
+import { knownCosts, serviceCost } from './costs.policy.ts';
+import { markLeaseAnswered } from './learning.policy.ts';
+import { costEntries, meterNames, roomInMs, take, type MeterMark } from './meter.policy.ts';
 import { due, forgetReservation, forgetUnused, keptFreeBy, nextTurn } from './reservations.policy.ts';
-import { serviceCost } from './waiting-costs.policy.ts';
 
 /** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
-/**
- * Leases swept, lanes woken, tickets passed over and grants of one pump at most: one transition of a store shared by
- * many buckets stays short. What is left is done by the next pump, which is due at once.
- */
+/** Grants of one pump at most: a transition stays short. What is left is done by the next pump, which is due at once. */
 export const maxPerPump = 64;
 
 /**
@@ -70,8 +66,8 @@ const recheckMs = 1_000;
 
 export function pump(bucket: Bucket, now: number): Effects {
   const round: Round = { left: maxPerPump, blocked: none };
-  sweepLeases(bucket, round, now);
-  wakeLanes(bucket, round, now);
+  sweepLeases(bucket, now);
+  wakeLanes(bucket, now);
   forgetUnused(bucket, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
@@ -89,9 +85,8 @@ export function pump(bucket: Bucket, now: number): Effects {
     const nextFirst = nextFirstCallAt(bucket, now);
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, round, now);
-    if (head === null) return { grants, nextAt: round.left > 0 ? nextAt : now };
-    if (waitsForResponse(bucket, head, now) || waitsForReplicas(bucket, head, now)) {
-      round.left -= 1;
+    if (head === null) return { grants, nextAt };
+    if (waitsForReplicas(bucket, head, now)) {
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
@@ -124,15 +119,22 @@ interface Blocked {
   readonly awaited: readonly MeterName[];
 }
 
-/** What one pump may still do, and the call classes that it passes over. */
-interface Round extends Budget {
+/** How many calls one pump may still grant, and the call classes that it passes over. */
+interface Round {
+  left: number;
   blocked: readonly Blocked[];
 }
 
 const isBlocked = (blocked: readonly Blocked[], readyAs: string): boolean =>
   blocked.some((other) => other.readyAs === readyAs);
 
-/** A lane and its next ticket, and the class under which the lane is ready. */
+/** A lane and the ticket that is next in it. */
+interface Head {
+  readonly lane: Lane;
+  readonly ticket: Ticket;
+}
+
+/** A head, and the class under which its lane is ready. */
 interface ReadyHead extends Head {
   readonly readyAs: string;
   /** It goes before lanes whose turn it would be, and into what they leave free, because somebody came back for a reservation. */
@@ -145,7 +147,7 @@ interface ReadyHead extends Head {
  * in `bucket.ready` is its start tag.
  */
 function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
-  while (round.left > 0) {
+  for (;;) {
     const returned = bucket.reservations.size === 0 ? null : nextReturned(bucket, round, now);
     if (returned !== null) return returned;
     const best = nextLane(bucket, round, now);
@@ -154,11 +156,9 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
     const ticket = lane === undefined ? undefined : headOf(bucket, lane);
     if (lane === undefined || ticket === undefined) return null;
     if (isAlive(bucket, ticket.replica, now)) return { lane, ticket, readyAs: best.readyAs, isAhead: false };
-    round.left -= 1;
     dequeue(bucket, lane, ticket);
     bucket.tickets.delete(ticket.id);
   }
-  return null;
 }
 
 /** A ready lane. */
@@ -244,41 +244,34 @@ function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHea
 
 /** Milliseconds until every meter of the call has room for it, and for what it leaves free; 0 = now. */
 function roomForHeadInMs(bucket: Bucket, { ticket, isAhead }: ReadyHead, now: number): number {
-  const costs = costEntries(knownCosts(bucket, ticket.costs, ticket.document));
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const kept = isAhead || bucket.reservations.size === 0 ? null : keptFreeBy(bucket, ticket, now);
   let maxMs = 0;
-  for (const [name, units] of costs) {
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
+    if (units <= 0) continue;
     const meter = meterOf(bucket, name, now);
     const waiting = bucket.waitingCosts.get(name) ?? 0;
-    maxMs = Math.max(maxMs, roomInMs(meter, { units, waiting }, now));
+    maxMs = Math.max(maxMs, roomInMs(meter, units, waiting, now));
     const keptUnits = kept?.units.get(name) ?? 0;
     if (kept === null || keptUnits === 0 || meter.limit === null) continue;
     // More than the meter ever has free has to wait until less is kept.
     const untilLess = kept.until === null ? recheckMs : Math.max(kept.until - now, retryMs);
     const both = units + keptUnits;
-    const room = both > meter.limit ? untilLess : roomInMs(meter, { units: both, waiting }, now);
+    const room = both > meter.limit ? untilLess : roomInMs(meter, both, waiting, now);
     maxMs = Math.max(maxMs, Math.min(room, untilLess));
   }
   return maxMs;
 }
 
-function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
-  for (
-    let first = bucket.expiries.first();
-    first !== undefined && first.score <= now && budget.left > 0;
-    first = bucket.expiries.first()
-  ) {
-    budget.left -= 1;
-    const lease = bucket.leases.get(first.name);
+function sweepLeases(bucket: Bucket, now: number): void {
+  for (const token of bucket.expiries.upTo(now)) {
+    const lease = bucket.leases.get(token);
     const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
-    if (lease === undefined || lane === undefined) {
-      bucket.expiries.delete(first.name);
-      continue;
-    }
+    if (lease === undefined || lane === undefined) continue;
     confirm(lane, lease);
-    endProbe(bucket, lease, true);
     endLease(bucket, lane, lease);
-    if (lease.stage !== 'abandoned') forgetTicket(bucket, lease.ticket);
+    if (lease.stage !== 'abandoned') bucket.tickets.delete(lease.ticket.id);
   }
 }
 
@@ -298,10 +291,6 @@ export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
   noteInFlight(bucket, lane);
 }
 
-export function forgetTicket(bucket: Bucket, ticket: Ticket): void {
-  bucket.tickets.delete(ticket.id);
-}
-
 // Grants: the head of a lane takes its units and gets a lease
 
 /** A grant on its way to the replica that holds the ticket. */
@@ -315,28 +304,25 @@ export interface Granted {
   readonly isDue?: true;
 }
 
-/** `isAhead`: it goes before lanes whose turn it would have been, for a reservation. */
-interface GrantedHead extends Head {
-  readonly isAhead?: boolean;
-}
-
-export function grant(bucket: Bucket, head: GrantedHead, now: number): Granted {
-  return grantAs(bucket, { ...head, token: leaseToken(`${head.ticket.id}.${++bucket.sequence}`) }, now);
-}
-
-/** A grant under a given token: of a call that was granted before, of which the bucket has lost the lease. */
-export function grantAs(
+/**
+ * @param head with `isAhead` it goes before lanes whose turn it would have been, for a reservation
+ * @param token of a call that was granted before, of which the bucket has lost the lease
+ */
+export function grant(
   bucket: Bucket,
-  { lane, ticket, token, isAhead = false }: GrantedHead & { readonly token: LeaseToken },
+  { lane, ticket, isAhead = false }: Head & { readonly isAhead?: boolean },
   now: number,
+  token = leaseToken(`${ticket.id}.${++bucket.sequence}`),
 ): Granted {
   const isDue = isBackground(lane.key) && isOneDue(bucket, now);
   dequeue(bucket, lane, ticket);
   if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
-  const marks = new Map(
-    costEntries(costs).map(([name, units]) => [name, take(meterOf(bucket, name, now), units, now)]),
-  );
+  const marks = new Map<MeterName, MeterMark>();
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
+    if (units > 0) marks.set(name, take(meterOf(bucket, name, now), units, now));
+  }
   const lease: Lease = {
     token,
     ticket,
@@ -361,7 +347,6 @@ export function grantAs(
   lane.inFlight += 1;
   lane.grantedAt = now;
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
-  beginProbe(bucket, lease, now);
   noteInFlight(bucket, lane);
   const granted = {
     ticket: ticket.id,

@@ -13,7 +13,7 @@ import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../.
 import type { Bucket, Reservation, Ticket } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { costEntries } from './meter.policy.ts';
-import { serviceCost } from './waiting-costs.policy.ts';
+import { serviceCost } from './costs.policy.ts';
 
 /** What the estimate of a call's costs may grow by until its client comes back, as a share, without the call being a larger one. */
 const estimateGrowth = 0.1;

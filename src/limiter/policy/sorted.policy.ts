@@ -71,6 +71,13 @@ export class SortedNames<Name extends string = string> {
     return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);
   }
 
+  /** Names with a score of at most this, in order. */
+  upTo(score: number): Name[] {
+    let end = 0;
+    while ((this.#entries[end]?.score ?? Infinity) <= score) end += 1;
+    return this.names(end);
+  }
+
   /** The names in order, at most so many. */
   names(most = Infinity): Name[] {
     return this.#entries.slice(0, Math.max(0, most)).map(({ name }) => name);

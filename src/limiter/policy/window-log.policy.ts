@@ -23,8 +23,6 @@ export interface SendSlot {
 
 export interface WindowLog {
   readonly counts: CountedWindow;
-  /** When the epoch of the clock was, on the clock of the store, milliseconds. Fixed windows begin at multiples of it. */
-  readonly epochAt: number;
   /** Oldest first. */
   readonly slots: readonly SendSlot[];
 }
@@ -67,33 +65,33 @@ export function loggedUnits({ slots }: WindowLog, now: number): number {
 }
 
 /** A log begins with units that were counted without one: for one window at most, and of the clock as long as that goes. */
-export function beginLog(
-  units: number,
-  window: { readonly counts: CountedWindow; readonly epochAt: number; readonly windowMs: number },
-  now: number,
-): WindowLog {
-  const { counts, epochAt, windowMs } = window;
-  const log = { counts, epochAt, slots: [] };
-  const until = Math.min(now + windowMs, counts === 'fixed' ? endOf(log, windowMs, now) : Infinity);
-  return units <= 0 ? log : { ...log, slots: [{ since: now, last: now, until, units }] };
+export function beginLog(units: number, counts: CountedWindow, windowMs: number, now: number): WindowLog {
+  const until = Math.min(now + windowMs, counts === 'fixed' ? endOf({ counts }, windowMs, now) : Infinity);
+  return { counts, slots: units <= 0 ? [] : [{ since: now, last: now, until, units }] };
 }
 
 /** The log when its window is counted in another way or has another length from now on: what was sent counts for the new window. */
 export function countedAs(
-  { log, windowMs: before }: { readonly log: WindowLog; readonly windowMs: number },
-  { counts, windowMs }: { readonly counts: CountedWindow; readonly windowMs: number },
+  log: WindowLog,
+  beforeMs: number,
+  counts: CountedWindow,
+  windowMs: number,
 ): WindowLog {
-  if (counts === log.counts && windowMs === before) return log;
-  const next = { ...log, counts };
-  const slots = log.slots.map((slot) => ({ ...slot, until: endOf(next, windowMs, slot.last) }));
-  return { ...next, slots };
+  if (counts === log.counts && windowMs === beforeMs) return log;
+  return {
+    counts,
+    slots: log.slots.map((slot) => ({ ...slot, until: endOf({ counts }, windowMs, slot.last) })),
+  };
 }
 
-/** When a send of now no longer counts: near the end of a fixed window it may be counted in the next one. */
-function endOf({ counts, epochAt }: WindowLog, windowMs: number, now: number): number {
+/**
+ * When a send of now no longer counts: near the end of a fixed window it may be counted in the next one. Those begin at multiples of their
+ * length since the epoch.
+ */
+function endOf({ counts }: Pick<WindowLog, 'counts'>, windowMs: number, now: number): number {
   const margin = marginMs(windowMs);
   if (counts === 'rolling') return now + windowMs + margin;
-  return epochAt + (Math.floor((now + margin - epochAt) / windowMs) + 1) * windowMs + margin;
+  return (Math.floor((now + margin) / windowMs) + 1) * windowMs + margin;
 }
 
 /** Counts units that are sent now. */

@@ -71,22 +71,6 @@ describe('when the log has lost what came last', () => {
     expect(b.granted()).toEqual(['second']);
   });
 
-  test.each<Settlement>([{ kind: 'succeeded', spent: null }, unknown])(
-    'what ended calls used is counted: %j',
-    async (end) => {
-      const limit = { limit: 2, windowMs: 60_000 };
-      await a.admit('before', { ...limit, ...elsewhere });
-      const kept = said();
-      for (const ticket of ['one', 'two']) {
-        await a.admit(ticket, limit);
-        await a.settle(ticket, end);
-      }
-      await world.lose(kept);
-      const refused = await b.admit('three', { ...limit, maxWaitMs: 10_000 });
-      expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
-    },
-  );
-
   test('a settlement is said again, and the call that it made room for is sent once', async () => {
     await oneBehindTheOther();
     const kept = said();
@@ -106,33 +90,6 @@ describe('when the log has lost what came last', () => {
     await world.lose(kept);
     expect([a.granted(), b.granted()]).toEqual([['first', 'first'], []]);
   });
-
-  test('a bucket that a response closed is closed for the rest of its time', async () => {
-    await a.admit('first', serial);
-    const kept = said();
-    await a.settle('first', throttled(10_000));
-    await world.lose(kept);
-    await b.admit('second', { lane: 'other' });
-    const sent = () => [...a.granted(), ...b.granted()].toSorted();
-    await waitsFor(6_950, sent, ['first'], ['first', 'second']);
-  });
-
-  test.each([
-    ['its bucket', {}, 'bucket'],
-    ['all buckets of the log', { closesCredential: true } as const, 'bucket.third'],
-  ])(
-    'a call whose grant was lost, too, has closed %s for the rest of the time',
-    async (_what, more, closed) => {
-      await b.admit('before', elsewhere);
-      const kept = said();
-      await a.admit('first', { lane: 'other' });
-      await a.settle('first', { ...throttled(10_000, false), ...more });
-      await world.pass(1_000);
-      await world.lose(kept);
-      expect(await b.ask(['second'], { bucket: closed })).toEqual(['queued']);
-      await waitsFor(5_950, b.granted, ['before'], ['second']);
-    },
-  );
 
   test('others go on when a replica has put its sends back under their ceilings', async () => {
     let putBack = (): void => {};

@@ -18,9 +18,12 @@ import {
 } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import type { SentCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
-import type { BucketEvent, StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
+import type { LogEvent, SentCall, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
+import {
+  type BucketEvent,
+  type StoredAdmission,
+  timed,
+} from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../bucket-history.ts';
 
 export const leaseMs = 15_000;

@@ -5,8 +5,7 @@
  */
 import { expect, test } from '@jest/globals';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
-import type { SharedState } from '../../../src/limiter/over-log/state.ts';
+import { restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
 import { originOf } from '../../support/origins.ts';
 import { Draw, randomFrom } from '../bucket-history.ts';
 import { entryOf, Folded, foldOwn, settle } from './folding.ts';

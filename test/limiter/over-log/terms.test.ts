@@ -2,8 +2,13 @@
 import { expect, test } from '@jest/globals';
 import { bucketKey, laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
 import { holdMs } from '../../../src/limiter/over-log/fold.ts';
-import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
-import type { SentCall, LogEvent, UsedUnits } from '../../../src/limiter/over-log/state.ts';
+import {
+  type LogEvent,
+  restore,
+  type SentCall,
+  snapshot,
+  type UsedUnits,
+} from '../../../src/limiter/over-log/state.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, entryOf, Folded, foldOwn, granted, inBucket, leaseMs, settle, tick } from './folding.ts';

@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import { maxOtherLimitsMs } from '../../../src/limiter/policy/settle.policy.ts';
+import { maxOtherLimitsMs } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { done, dropped, names, returned, TestBucket, throttled } from './scheduling.ts';
 

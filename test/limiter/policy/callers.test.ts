@@ -1,7 +1,7 @@
 /** Callers of a workspace take turns within its lane. */
 import { expect, test } from '@jest/globals';
 import { callerKey, ticketId } from '../../../src/ids.ts';
-import { maxCallers } from '../../../src/limiter/policy/callers.policy.ts';
+import { maxCallers } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { randomFrom, Draw } from '../bucket-history.ts';

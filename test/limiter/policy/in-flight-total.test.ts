@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { BucketSetting, Settlement } from '../../../src/limiter/limiter.ts';
-import { raiseEveryMs } from '../../../src/limiter/policy/in-flight.policy.ts';
+import { raiseEveryMs } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { done, dropped, names, returned, TestBucket, throttled, unknown } from './scheduling.ts';
 

@@ -99,18 +99,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.roomIn(1, 400)).toBe(0);
   });
 
-  test.each([
-    // Four that were sent are left, of which no more than the lowered limit counted at 200 ms.
-    ['not the units that a lowered limit has cut off', 5, 1, 1 - 800 / 4_000],
-    ['after its limit was lowered, all that its only call took', 1, 2, 0],
-  ])('gets back %s', (_what, calls, units, level) => {
-    const timed = stated(5, 4_000);
-    const [first] = Array.from({ length: calls }, () => timed.take(units, 0));
-    timed.state({ limit: 1, windowMs: 4_000 }, 200);
-    if (first !== undefined) timed.giveBack(first, 0, 1_000);
-    expect(timed.meter.level).toBeCloseTo(level, 2);
-  });
-
   test('never has less, after a call was given back, than if the call had not come', () => {
     const gaps = fc.array(fc.integer({ min: 0, max: 9_000 }), { minLength: 2, maxLength: 12 });
     fc.assert(

@@ -1,6 +1,6 @@
 /** A meter on a clock that begins anywhere: tests speak of milliseconds since then. */
 import type { MeterName, MeterReport } from '../../../src/call.ts';
-import { learnMeter } from '../../../src/limiter/policy/meter-learning.policy.ts';
+import { learnMeter } from '../../../src/limiter/policy/learning.policy.ts';
 import {
   applySetting,
   createMeter,
@@ -43,7 +43,7 @@ export class TimedMeter {
 
   state(quota: Quota | null, atMs: number, learn = true): void {
     const stated = quota === null ? null : { meter: this.meter.name, ...quota };
-    applySetting(this.meter, { stated, learn, epochAt: 0 }, this.#from + atMs);
+    applySetting(this.meter, stated, learn, this.#from + atMs);
   }
 
   take(units: number, atMs: number): MeterMark {
@@ -61,7 +61,7 @@ export class TimedMeter {
   }
 
   roomIn(units: number, atMs: number): number {
-    return roomInMs(this.meter, { units, waiting: 0 }, this.#from + atMs);
+    return roomInMs(this.meter, units, 0, this.#from + atMs);
   }
 
   /** The response of a call that is no longer on its way. */

@@ -6,7 +6,7 @@ import { replicaId, ticketId } from '../../../src/ids.ts';
 import { drain } from '../../../src/limiter/policy/meter.policy.ts';
 import { maxPerPump, replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
-import { serviceCost } from '../../../src/limiter/policy/waiting-costs.policy.ts';
+import { serviceCost } from '../../../src/limiter/policy/costs.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs } from '../../../src/limiter/policy/admit.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { call, done, dropped, names, returned, TestBucket, throttled, unknown } from './scheduling.ts';

@@ -8,16 +8,20 @@ import {
   type LeaseToken,
   type ReplicaId,
 } from '../../../src/ids.ts';
-import { createBucket, type Bucket, type Lane } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { AdmitReply, StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
+import {
+  type AdmitReply,
+  type Bucket,
+  createBucket,
+  type Lane,
+  type BucketEvent,
+  type StoredAdmission,
+  type TimedLesson,
+} from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../../src/limiter/limiter.ts';
 import { pump, type Effects, type Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import type { Meter } from '../../../src/limiter/policy/meter.policy.ts';
-import { admit } from '../../../src/limiter/policy/admit.policy.ts';
 import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
-import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
-import { apply, cancel, reconfigure, upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
-import { settle, slotTaken } from '../../../src/limiter/policy/settle.policy.ts';
+import { apply, upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
 
@@ -96,9 +100,15 @@ export class TestBucket {
 
   /** With the position that the call claims. */
   admitAs(asked: StoredAdmission, by = replica): AdmitReply & { effects: Effects } {
-    const reply = admit(this.bucket, { admission: asked, replica: by }, this.now);
-    this.#take(reply.effects);
-    return reply;
+    const { reply, ...effects } = apply(
+      this.bucket,
+      { replica: by, event: { kind: 'admit', admission: asked } },
+      this.now,
+    );
+    this.#take(effects);
+    if (!('order' in reply) && reply.kind !== 'refused')
+      throw new Error(`no reply to an admission: ${reply.kind}`);
+    return { ...reply, effects };
   }
 
   /** As `admit`, for one call after the other; returns the calls that left. */
@@ -110,19 +120,12 @@ export class TestBucket {
   }
 
   settle(ticket: string, settlement: Settlement = done, lesson: TimedLesson | null = null): string[] {
-    const said = { lease: this.leaseOf(ticket), settlement, lesson };
-    return this.#take(settle(this.bucket, said, this.now));
+    return this.#apply({ kind: 'settle', lease: this.leaseOf(ticket), settlement, lesson });
   }
 
   /** A response that is not over teaches this. */
   learn(ticket: string, lesson: TimedLesson): string[] {
-    return this.#take(
-      apply(
-        this.bucket,
-        { replica: replicaId('r'), event: { kind: 'learn', lease: this.leaseOf(ticket), lesson } },
-        this.now,
-      ),
-    );
+    return this.#apply({ kind: 'learn', lease: this.leaseOf(ticket), lesson });
   }
 
   lesson(feedback: Partial<Feedback>, sentMs = this.ms): TimedLesson {
@@ -131,7 +134,7 @@ export class TestBucket {
   }
 
   slotTaken(ticket: string, edge: CeilingEdge | null): string[] {
-    return this.#take(slotTaken(this.bucket, { lease: this.leaseOf(ticket), edge }, this.now));
+    return this.#apply({ kind: 'slot_taken', lease: this.leaseOf(ticket), edge });
   }
 
   /** Lanes by their names; what is not said of a lane is as a call of the bucket has it. */
@@ -141,13 +144,11 @@ export class TestBucket {
     const changed = Object.entries(lanes).map(([lane, of]) => {
       return { lane: laneKey(lane), weight, maxInFlight, perMinute, ceilingTag, ...of };
     });
-    return this.#take(
-      reconfigure(this.bucket, { setting: setting ?? any.setting, lanes: changed }, this.now),
-    );
+    return this.#apply({ kind: 'reconfigure', setting: setting ?? any.setting, lanes: changed });
   }
 
   cancel(ticket: string): string[] {
-    return this.#take(cancel(this.bucket, ticketId(ticket), this.now));
+    return this.#apply({ kind: 'cancel', ticket: ticketId(ticket) });
   }
 
   pump(): string[] {
@@ -199,6 +200,10 @@ export class TestBucket {
     const meter = this.bucket.meters.get(name);
     if (meter === undefined) throw new Error(`no meter ${name}`);
     return meter;
+  }
+
+  #apply(event: BucketEvent): string[] {
+    return this.#take(apply(this.bucket, { replica, event }, this.now));
   }
 
   #take(effects: Effects): string[] {

@@ -31,7 +31,7 @@ interface Stated {
 const startAt = 1_800_000_000_123;
 
 const described = (meter: Meter, stated: Omit<MeterSetting, 'meter'>, now = startAt): void =>
-  applySetting(meter, { stated: { meter: 'requests', ...stated }, learn: true, epochAt: 0 }, now);
+  applySetting(meter, { meter: 'requests', ...stated }, true, now);
 
 function meterOf({ limit, windowMs, counts }: Stated, now = startAt): Meter {
   const meter = createMeter('requests', now);
@@ -39,14 +39,12 @@ function meterOf({ limit, windowMs, counts }: Stated, now = startAt): Meter {
   return meter;
 }
 
-const one = { units: 1, waiting: 0 };
-
 /** Sends so many calls as early as all meters have room; returns when each left. */
 function sendAll(meters: readonly Meter[], calls: number, gapMs: () => number): number[] {
   const left: number[] = [];
   let now = startAt;
   while (left.length < calls) {
-    const roomMs = Math.max(...meters.map((meter) => roomInMs(meter, one, now)));
+    const roomMs = Math.max(...meters.map((meter) => roomInMs(meter, 1, 0, now)));
     now += roomMs;
     if (roomMs > 0) continue;
     for (const meter of meters) take(meter, 1, now);
@@ -148,16 +146,16 @@ describe('a window that the operator describes', () => {
     logSent(meter, times);
     const now = beginsAt + 61_500;
     expect(meter.log === null ? null : loggedUnits(meter.log, now)).toBe(1);
-    expect(roomInMs(meter, one, now)).toBe(0);
+    expect(roomInMs(meter, 1, 0, now)).toBe(0);
   });
 
   test('units that the upstream did not count make room again, and units that others took take room away', () => {
     const meter = meterOf({ limit: 2, windowMs: 1_000, counts: 'rolling' });
     const mark = take(meter, 1, startAt);
     logReported(meter, 2, startAt + 5);
-    expect(roomInMs(meter, one, startAt + 10)).toBeGreaterThan(900);
+    expect(roomInMs(meter, 1, 0, startAt + 10)).toBeGreaterThan(900);
     giveUnitsBack(meter, { mark, grantedAt: startAt }, startAt + 20);
     expect(meter.log === null ? null : loggedUnits(meter.log, startAt + 20)).toBe(1);
-    expect(roomInMs(meter, one, startAt + 20)).toBe(0);
+    expect(roomInMs(meter, 1, 0, startAt + 20)).toBe(0);
   });
 });

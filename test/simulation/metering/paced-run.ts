@@ -6,10 +6,9 @@ import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import type { Dialect as DescribedDialect } from '../../../src/config/settings.ts';
 import { leaseToken, replicaId } from '../../../src/ids.ts';
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
-import { admit } from '../../../src/limiter/policy/admit.policy.ts';
-import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import { type BucketEvent, createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { type Effects, pump } from '../../../src/limiter/policy/pump.policy.ts';
-import { settle } from '../../../src/limiter/policy/settle.policy.ts';
+import { apply } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import { tick } from '../../limiter/policy/scheduling.ts';
 import { admission } from '../../support/admission.ts';
@@ -156,12 +155,18 @@ class Run {
     const arrivedAt = this.#storeTime;
     const asked = { setting, maxInFlight, maxQueued: 100_000, maxWaitMs: Infinity, leaseMs: 1e9, arrivedAt };
     this.#report(replica, () => {
-      const entering = { admission: admission(ticket, asked), replica: replicaId(String(replica)) };
-      const reply = admit(this.#bucket, entering, this.#storeTime);
+      const { reply, ...effects } = this.#apply(replica, {
+        kind: 'admit',
+        admission: admission(ticket, asked),
+      });
       if (reply.kind === 'refused') throw new Error('a call that can wait was refused');
       if (reply.kind === 'queued' && ticket === this.#last.ticket) this.#last.forecastMs = reply.forecastMs;
-      this.#carryOut(reply.effects);
+      this.#carryOut(effects);
     });
+  }
+
+  #apply(replica: number, event: BucketEvent): ReturnType<typeof apply> {
+    return apply(this.#bucket, { replica: replicaId(String(replica)), event }, this.#storeTime);
   }
 
   #carryOut({ grants, nextAt }: Effects): void {
@@ -238,8 +243,8 @@ class Run {
       status === 200
         ? ({ kind: 'succeeded', spent: null } as const)
         : ({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const);
-    const settling = { lease: leaseToken(answer.lease), settlement, lesson };
-    this.#report(replica, () => this.#carryOut(settle(this.#bucket, settling, this.#storeTime)));
+    const settling = { kind: 'settle', lease: leaseToken(answer.lease), settlement, lesson } as const;
+    this.#report(replica, () => this.#carryOut(this.#apply(replica, settling)));
   }
 
   /**

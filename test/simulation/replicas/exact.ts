@@ -7,7 +7,7 @@
  */
 import type { LocalSlot } from '../../../src/limiter/ceiling-store.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
+import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { LanePlan } from '../plan.ts';
 import { capOf, entrySettingsOf, highest, keyed, lowest, perDayOf } from '../rules.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';

@@ -10,7 +10,7 @@
  * not understood; nothing is asked of it then but that it does no harm.
  */
 import { ticketId, type TicketId } from '../../../src/ids.ts';
-import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
+import type { BucketEvent } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Asked, Done } from './stored-bucket.ts';
 import { wayMs } from '../described.ts';
 import {

@@ -5,10 +5,9 @@
 import { hash } from 'node:crypto';
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
-import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
+import type { BucketEvent } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
-import type { LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
+import { type LogEvent, restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
 import type { Snapshot } from './log-store.ts';
 import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 

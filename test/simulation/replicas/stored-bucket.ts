@@ -1,6 +1,5 @@
 /** A bucket as its log has it, and what happened to it, for whoever judges. */
-import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
+import type { Bucket, BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
 
 /** Who asked, and the log's time. Milliseconds. */

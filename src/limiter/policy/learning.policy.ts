@@ -1,5 +1,6 @@
 /**
- * What responses teach a meter.
+ * What settings and responses do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the arithmetic of a single
+ * meter, of which no response says anything, is in `meter.policy.ts`.
  *
  * Only responses show the true level, and each of them describes the instant at which *its* call reached the upstream, somewhere
  * between our sending it and its response's head. So a response does not give a level but bounds, and the model is moved only as
@@ -9,24 +10,222 @@
  * responses that our own calls do not explain; it reduces the rate at which the meter drains. A burst shows when a call is refused that
  * had room: from then on the meter is contested, and keeps as many units free as others took at once.
  *
- * Does not own: the model itself and which limit holds (`meter.policy.ts`). Invariant: without a refusal nothing is kept free; a single
- * burst does not count as a stream. Pure; `now` is an argument.
+ * Invariant: without a refusal nothing is kept free; a single burst does not count as a stream. Pure; `now` is an argument.
  */
-import type { MeterReport } from '../../call.ts';
+import type { Costs, Feedback, MeterName, MeterReport } from '../../call.ts';
+import type { BucketSetting, MeterSetting, Lesson } from '../limiter.ts';
+import {
+  type Bucket,
+  type Lane,
+  learnFromRefusal,
+  type Lease,
+  meterOf,
+  type TimedLesson,
+} from './bucket-state.policy.ts';
+import { learnDocument } from './costs.policy.ts';
 import {
   applyReport,
+  applySetting,
   calmLatenessMs,
   drain,
   drainRate,
+  giveUnitsBack,
   isHeldSlower,
   jitterUnits,
-  netRate,
-  restMs,
-  unusedUnits,
+  markAnswered,
   type Meter,
   type MeterMark,
+  meterNames,
+  netRate,
+  requestWindows,
+  restMs,
+  settleUnits,
+  unusedUnits,
+  windowNames,
 } from './meter.policy.ts';
-import { logReported, logStatedEnd } from './window-log.policy.ts';
+import { logReported, logSent, logStatedEnd } from './window-log.policy.ts';
+
+/** True when these are the settings that the bucket has. */
+export function isUnder(bucket: Bucket, { meters, learn, maxInFlightTotal }: BucketSetting): boolean {
+  if (bucket.learn !== learn || bucket.maxInFlight !== (maxInFlightTotal ?? null)) return false;
+  let stated = 0;
+  for (const meter of bucket.meters.values()) if (meter.stated !== null) stated += 1;
+  if (stated !== meters.length) return false;
+  return meters.every(({ meter: name, limit, windowMs, counts }) => {
+    const meter = bucket.meters.get(name);
+    const known = meter?.stated;
+    return known?.limit === limit && known.windowMs === windowMs && meter?.log?.counts === counts;
+  });
+}
+
+export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
+  bucket.probe = setting.probe;
+  if (isUnder(bucket, setting)) return;
+  bucket.learn = setting.learn;
+  bucket.maxInFlight = setting.maxInFlightTotal ?? null;
+  if (!setting.learn) bucket.learnedInFlight = null;
+  followWindows(bucket, setting.meters, now);
+  for (const meter of bucket.meters.values()) {
+    const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
+    applySetting(meter, stated, setting.learn, now);
+  }
+}
+
+/**
+ * What was sent counts for each window of requests, whoever counted it: one that is stated anew goes on with what a window of its length
+ * has counted, or else, unless it drains as before, with the longest log of sends, or with the longest window.
+ */
+function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: number): void {
+  const known = windowNames
+    .flatMap((name) => bucket.meters.get(name) ?? [])
+    .flatMap((meter) => (meter.limit === null ? [] : { ...meter }))
+    .toSorted((a, b) => Number(b.log !== null) - Number(a.log !== null) || b.windowMs - a.windowMs);
+  for (const { meter: name, windowMs: ofIt, counts } of settings) {
+    const meter = meterOf(bucket, name, now);
+    const drainsOn = meter.limit !== null && meter.log === null && counts === undefined;
+    const source = known.find((one) => one.windowMs === ofIt) ?? (drainsOn ? undefined : known[0]);
+    if (source === undefined || !windowNames.includes(name)) continue;
+    const { windowMs, log, level, at } = source;
+    if (meter.limit === null || meter.windowMs !== ofIt) Object.assign(meter, { windowMs, log, level, at });
+  }
+}
+
+/** @param closedMs the response refused its call until so many milliseconds after it; 0 = no refusal */
+export function applyLesson(
+  bucket: Bucket,
+  lease: Lease,
+  { feedback, sentAt, headAt }: TimedLesson,
+  now: number,
+  closedMs = 0,
+): void {
+  const isFirst = !lease.answered;
+  markLeaseAnswered(bucket, lease, feedback.meters);
+  bucket.opened = true;
+  for (const [name, { cost, granted }] of isFirst ? lease.marks : []) {
+    const meter = meterOf(bucket, name, now);
+    if (meter.log === null) continue;
+    const isOfFirst = meter.limit !== null && granted <= meter.limit;
+    logSent(meter, { cost, isFirst: isOfFirst, grantedAt: lease.grantedAt, sentAt, headAt });
+  }
+  for (const report of feedback.meters) {
+    const meter = meterOf(bucket, report.meter, now);
+    const mark = lease.marks.get(report.meter) ?? null;
+    learnMeter(meter, { report, mark, sentAt, headAt, closedMs, learn: bucket.learn }, now);
+  }
+  const { document } = lease.ticket;
+  const points = feedback.requestedCost;
+  if (points !== undefined && document !== null) learnDocument(bucket, document, points);
+  if (isFirst && bucket.learn && feedback.refusesConcurrency === true) learnFromRefusal(bucket, now);
+}
+
+/** Notes that the lease's call is no longer on its way: the upstream has counted it, or never will. `stated`: what its response says. */
+export function markLeaseAnswered(bucket: Bucket, lease: Lease, stated: Feedback['meters'] = []): void {
+  if (lease.answered) return;
+  lease.answered = true;
+  for (const [name, mark] of lease.marks) {
+    const isStated = stated.some(({ meter, level }) => meter === name && level !== null);
+    markAnswered(meterOf(bucket, name, lease.grantedAt), mark, isStated);
+  }
+}
+
+const tokenMeters: readonly MeterName[] = ['tokens', 'tokens_day', 'input_tokens', 'output_tokens'];
+
+/**
+ * Units of the refusing meter that the refused call needed, as the upstream states them; `null` = the upstream does not state
+ * them. The units that were reserved may have been a guess.
+ */
+function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
+  if (throttle?.kind !== 'rate') return null;
+  if (throttle.meter === 'cost') return requestedCost ?? null;
+  if (throttle.meter !== null && tokenMeters.includes(throttle.meter)) return requestedTokens ?? null;
+  return null;
+}
+
+/** True when the meter `name` did not count a call that was refused for want of `named` (`null` = the refusal names no meter). */
+const concerns = (named: MeterName | null, name: MeterName): boolean =>
+  named === null || named === name || (named === 'requests' && requestWindows.includes(name));
+
+/**
+ * A refusal by the upstream.
+ * @param closedMs nobody may send for this long; 0 = the refusal concerns this call alone
+ */
+export function applyThrottle(
+  bucket: Bucket,
+  lease: Lease,
+  lesson: TimedLesson | null,
+  closedMs: number,
+  now: number,
+): void {
+  const { grantedAt } = lease;
+  const throttle = lesson?.feedback.throttle;
+  // The meter for want of which the call was refused; `null` = the response names none.
+  const named = throttle?.kind === 'rate' ? throttle.meter : null;
+  // Only the bucket's own refusal proves that nothing was counted; a call without a response may have run.
+  if (closedMs > 0)
+    for (const [name, mark] of lease.marks)
+      if (concerns(named, name)) giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
+  const reserved = named === null ? 0 : (lease.marks.get(named)?.cost ?? 0);
+  const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
+  const hadRoom =
+    asked <= reserved && (throttle?.waitMs ?? null) !== null && isNews(bucket, named, grantedAt);
+  if (lesson !== null) applyLesson(bucket, lease, lesson, now, closedMs);
+  else markLeaseAnswered(bucket, lease);
+  if (closedMs <= 0) return;
+  if (named !== null && asked > 0) refused(meterOf(bucket, named, now), asked, closedMs, hadRoom, now);
+  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closedMs);
+  bucket.closedAt = now;
+}
+
+/**
+ * Whether a refusal of a call for which the model had room when it was granted shows that others have used the quota. It does not when
+ * - the call needed more than was reserved for it,
+ * - no response has stated a level of the meter yet,
+ * - the upstream does not state how long it refuses: then the wait before was a guess too, and may have been too short,
+ * - the call was granted before an earlier refusal was known: both refusals have the same cause.
+ */
+function isNews({ meters, closedAt }: Bucket, name: MeterName | null, grantedAt: number): boolean {
+  const meter = name === null ? undefined : meters.get(name);
+  if (meter === undefined || meter.heardAt === null) return false;
+  return grantedAt >= (closedAt ?? grantedAt) && grantedAt >= (meter.contest?.at ?? grantedAt);
+}
+
+/**
+ * Corrects the meters once the units that the lease's call has spent are known. A meter of which the call reserved nothing is charged
+ * too, if the bucket has it: output tokens are counted only when they have been produced.
+ */
+export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Costs, now: number): void {
+  for (const name of meterNames) {
+    const units = spent[name];
+    const meter = bucket.meters.get(name);
+    if (units === undefined || meter === undefined) continue;
+    settleUnits(meter, { reserved: marks.get(name)?.cost ?? 0, spent: units, grantedAt }, now);
+  }
+}
+
+/**
+ * The grant was not used: the meters get their units back, but the lane keeps the service cost that the grant added to its start
+ * (ADR 20). Lanes that began to wait after the grant took their start from it; undoing it would let this lane go ahead of them again
+ * with each returned grant.
+ */
+export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
+  const { grantedAt } = lease;
+  for (const [name, mark] of lease.marks) giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
+  markLeaseAnswered(bucket, lease);
+}
+
+/** By this share of the difference one call changes the mean time in flight of its lane and bucket: when it was shorter, when it was longer. */
+const shorterServiceShare = 0.5;
+const longerServiceShare = 0.2;
+
+/**
+ * Updates the mean service time of a lane or a bucket. A longer time changes the mean slowly, also when it is the first: forecasts, and so
+ * refusals, rest on the mean, and one slow response of a service that has just started would refuse a whole lane of calls that have
+ * enough time.
+ */
+export function noteService(served: Pick<Lane | Bucket, 'serviceMs'>, ms: number): void {
+  served.serviceMs +=
+    (ms - served.serviceMs) * (ms < served.serviceMs ? shorterServiceShare : longerServiceShare);
+}
 
 /** A slower response raises the time of the fastest response by this factor, and at least by `minRiseMs`. */
 const fastestRise = 1.01;
@@ -98,7 +297,7 @@ function learnLevel(meter: Meter, found: ReportedLevel, now: number): void {
   const after = isGuess ? Math.min(meter.level, Math.max(before, proved)) : meter.level;
   noteOthers(meter, after - before, sinceMs);
   const units = (isInOrder ? likely : proved) - before;
-  noteOthersBurst(meter, { units, uncertainty: level.highest - level.lowest, cost }, now);
+  if (cost > 0) noteBurst(meter, { units, uncertainty: level.highest - level.lowest, cost }, now);
 }
 
 /** Bounds of the level now, under the quota in force. */
@@ -199,21 +398,14 @@ function move(
 /** The level plus the units that would drain if the meter did not rest. */
 const heldAt = (meter: Meter, now: number): number => meter.level + netRate(meter) * restMs(meter, now);
 
-/** How a call was refused. */
-export interface Refusal {
-  /** Units that the call asked for. */
-  readonly asked: number;
-  /** Stated time until the upstream has room for the call, milliseconds. */
-  readonly waitMs: number;
-  /** The model had room for the call. */
-  readonly hadRoom: boolean;
-}
-
 /**
  * The upstream refused a call of this cost. From then on the meter has room for such a call exactly at the stated time: not
  * earlier, and not later either, whatever others are expected to take until then.
+ * @param asked units that the call asked for
+ * @param waitMs stated time until the upstream has room for the call, milliseconds
+ * @param hadRoom the model had room for the call
  */
-export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: number): void {
+function refused(meter: Meter, asked: number, waitMs: number, hadRoom: boolean, now: number): void {
   if (meter.limit === null) return;
   drain(meter, now);
   const cost = Math.min(asked, meter.limit);
@@ -269,28 +461,32 @@ function noteOthers(meter: Meter, change: number, sinceMs: number): void {
   meter.others = Math.max(0, Math.min(others, rate));
 }
 
-/** What one response shows that others took at once. */
-interface OthersBurst {
-  /** The minimum that others took beyond what was expected, and how much more it may have been (`uncertainty`). */
-  readonly units: number;
-  readonly uncertainty: number;
-  /** Units that the answered call took. */
-  readonly cost: number;
-}
-
-/** Adjusts what a contested meter keeps free: to the largest burst of others, and to less after a long time without one. */
-function noteOthersBurst(meter: Meter, { units, uncertainty, cost }: OthersBurst, now: number): void {
+/**
+ * Adjusts what a contested meter keeps free to the largest burst of others, and to less after a long time without one.
+ * @param seen what the response to a call of this cost shows that others took at once: the minimum beyond what was expected, and how much
+ *   more it may have been
+ */
+function noteBurst(
+  meter: Meter,
+  {
+    units,
+    uncertainty,
+    cost,
+  }: { readonly units: number; readonly uncertainty: number; readonly cost: number },
+  now: number,
+): void {
   const { contest } = meter;
-  if (contest === null || cost <= 0) return;
+  if (contest === null) return;
   if (units > cost / 2) {
     const largest = Math.max(contest.units, burstMargin * (units + uncertainty) + cost);
     meter.contest = { ...contest, units: largest, at: now };
-    return;
+  } else if (
+    now - contest.at > Math.max(contestMemoryMs, meter.windowMs) &&
+    meter.others < negligibleShare * drainRate(meter)
+  ) {
+    const left = contest.units - cost;
+    meter.contest = left > 0 ? { ...contest, units: left, at: now } : null;
   }
-  const isOver = now - contest.at > Math.max(contestMemoryMs, meter.windowMs);
-  if (!isOver || meter.others >= negligibleShare * drainRate(meter)) return;
-  const left = contest.units - cost;
-  meter.contest = left > 0 ? { ...contest, units: left, at: now } : null;
 }
 
 /** Notes that a call of this cost was refused although the model had room: the meter is contested. */

@@ -3,7 +3,7 @@
  * Part of the specification in `scheduler.policy.ts`.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import { turnsOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { type Bucket, type Lane, turnsOf } from './bucket-state.policy.ts';
 import { meterNames, requestWindows } from './meter.policy.ts';
 
 /**
@@ -84,4 +84,35 @@ export function sumCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -
     const units = costs[name] ?? 0;
     if (units > 0) sums.set(name, (sums.get(name) ?? 0) + sign * units);
   }
+}
+
+// Documents: what GraphQL calls cost that ask for the same, as far as responses stated it
+
+/** Documents remembered per bucket; the one of which nothing was learned for longest is forgotten first. */
+export const maxDocuments = 1_000;
+
+/** What a call that asks for the document costs, as far as known, of every window that the bucket has. */
+export function knownCosts({ documents, meters }: Bucket, costs: Costs, document: string | null): Costs {
+  const points = document === null ? undefined : documents.get(document);
+  let known = points === undefined ? costs : { ...costs, cost: points };
+  for (const name of requestWindows)
+    if (meters.has(name) && costs.requests !== undefined) known = { ...known, [name]: costs.requests };
+  return known;
+}
+
+/** A response stated what a document costs, in points: calls that wait count with that from now on. */
+export function learnDocument(bucket: Bucket, document: string, points: number): void {
+  const { documents, tickets, lanes } = bucket;
+  if (documents.get(document) !== points)
+    for (const ticket of tickets.values()) {
+      const lane = lanes.get(ticket.lane);
+      if (ticket.document !== document || ticket.lease !== null || lane === undefined) continue;
+      subtractCosts(bucket, lane, ticket.costs);
+      ticket.costs = cappedCosts(bucket, { ...ticket.costs, cost: points });
+      addCosts(bucket, lane, ticket.costs);
+    }
+  documents.delete(document);
+  documents.set(document, points);
+  const [oldest] = documents.keys();
+  if (documents.size > maxDocuments && oldest !== undefined) documents.delete(oldest);
 }
