@@ -45,7 +45,7 @@ workspaces:
 /** What Node is started with for the gateway, as `npm run sluice` does. */
 export const nodeFlags: readonly string[] =
   readFileSync(new URL('../package.json', import.meta.url), 'utf8')
-    .match(/"sluice": "exec node (.*) src\/main\.ts"/)?.[1]
+    .match(/"sluice": "exec node (.*) bin\/sluice\.mjs"/)?.[1]
     ?.split(' ') ?? [];
 
 /** CPU milliseconds that all threads of a process have used, by the scheduler's own count. */
