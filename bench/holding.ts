@@ -85,6 +85,8 @@ export async function startGatewayHolder(flags: readonly string[]): Promise<Hold
   const upstream = http.createServer((request, response) => {
     asked += 1;
     request.resume();
+    // Connections that end later would count as memory that held calls give back.
+    response.setHeader('connection', 'close');
     if (asked > 1) response.writeHead(429, { 'retry-after': String(closedSeconds) });
     response.end();
   });

@@ -35,6 +35,9 @@ export interface PipelineParts extends FlowParts {
  */
 const atOnceGraceMs = 1_000;
 
+/** One object for all calls, of which thousands wait. */
+const neverSent: Progress['history'] = {};
+
 export class Pipeline {
   readonly #parts: PipelineParts;
   readonly #attempts: Attempts;
@@ -79,7 +82,7 @@ export class Pipeline {
 
   /** From the lane to the response. Ends when `audience` is gone: no client waits for the response any more. */
   readonly #forward: Forward = async (prepared, audience) => {
-    const progress: Progress = { attempts: 0, absorbed: 0, history: {}, refusedAt: null };
+    const progress: Progress = { attempts: 0, absorbed: 0, history: neverSent, refusedAt: null };
     const checks = new SendChecks(this.#parts, prepared);
     let ticket: Ticket | null = null;
     try {

@@ -38,6 +38,8 @@ type CallState =
   /** `why`: what the promise of a caller that comes to wait is rejected with. */
   | { readonly kind: 'gone'; readonly why: unknown };
 
+const entering: CallState = { kind: 'entering' };
+
 type Waiting = Extract<CallState, { kind: 'waiting' }>;
 
 /**
@@ -92,7 +94,7 @@ export class QueuedCall implements Ticket {
   observed: ObservedTicket | null = null;
   /** What has held it (`wait-causes.ts`); `null` = it never waited without a grant. */
   heldSoFar: CallHeld | null = null;
-  #state: CallState = { kind: 'entering' };
+  #state = entering;
   #onCallerWaits: (() => void) | null = null;
   #waitedMs = 0;
   readonly #clock: Clock;
@@ -312,19 +314,20 @@ export class WaitRegistry {
       this.#takeOut(call);
       return Promise.reject(before.why as Error);
     }
-    const { clock, detached } = this.#parts;
-    return new Promise<Lease>((resolve, reject) => {
-      const since = clock.monotonic();
-      const cancelDeadline = clock.after(call.deadline - since, () => detached(this.#expire(call)));
-      call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
-      this.#count(call.lane, 1);
-      // A call that has a grant waits for its slot of the ceiling; if there is none, it begins to be held then.
-      if (!call.asksForSlot) this.begins(call);
-      const stop =
-        call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateForCeiling(call, since) : null);
-      if (stop !== null) this.end(call, stop);
-      else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
-    });
+    const since = this.clock.monotonic();
+    const { promise, resolve, reject } = Promise.withResolvers<Lease>();
+    const cancelDeadline = this.clock.after(call.deadline - since, () =>
+      this.#parts.detached(this.#expire(call)),
+    );
+    call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
+    this.#count(call.lane, 1);
+    // A call that has a grant waits for its slot of the ceiling; if there is none, it begins to be held then.
+    if (!call.asksForSlot) this.begins(call);
+    const stop =
+      call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateForCeiling(call, since) : null);
+    if (stop !== null) this.end(call, stop);
+    else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
+    return promise;
   }
 
   /**

@@ -27,6 +27,9 @@ export interface CallHeld {
   readonly cause: WaitCause;
 }
 
+/** One object for all calls, of which thousands wait. */
+const nothing: MsByCause = {};
+
 const plus = (some: MsByCause, cause: WaitCause, ms: number): MsByCause => ({
   ...some,
   [cause]: (some[cause] ?? 0) + ms,
@@ -71,7 +74,7 @@ export class WaitCauses {
     if (this.#lanes.size === 0) this.#lookLater();
     this.#lanes.add(lane);
     if (lane.causes.calls === 1) this.#look(lane);
-    return { past: {}, cause: 'requests', ...held, from: totalsAt(lane.causes.timeline, this.#now()) };
+    return { past: nothing, cause: 'requests', ...held, from: totalsAt(lane.causes.timeline, this.#now()) };
   }
 
   /** What has held the call, which waits in the lane no longer. */

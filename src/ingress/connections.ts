@@ -52,9 +52,12 @@ export class Connection {
   /** Bytes that had come over it when its last call ended: what has come since is the beginning of a head. */
   bytesBefore = 0;
 
-  constructor(socket: Socket, isExcess: boolean) {
+  readonly #onClosed: (connection: Connection) => void;
+
+  constructor(socket: Socket, isExcess: boolean, onClosed: (connection: Connection) => void) {
     this.socket = socket;
     this.isExcess = isExcess;
+    this.#onClosed = onClosed;
   }
 
   /** The newest call; its response is the last one on the wire. */
@@ -89,9 +92,13 @@ export class Connection {
     return this.calls.length > 0 ? 0 : this.socket.bytesRead - this.bytesBefore;
   }
 
-  /** The client can no longer receive: aborts every call whose response is not already on its way as a whole. */
+  /**
+   * The client can no longer receive: aborts every call whose response is not already on its way as a whole. One function for whatever
+   * shows it, because a held call keeps it.
+   */
   readonly abandon = (): void => {
     for (const call of this.calls) if (!call.response.writableEnded) call.leave();
+    if (this.socket.destroyed) this.#onClosed(this);
   };
 
   /**
@@ -176,11 +183,11 @@ export class Connections {
     const { maxConnections } = this.#bounds;
     const [longestIdle] = this.#idleStrangers;
     if (this.#known.size >= maxConnections && longestIdle !== undefined) this.#giveUp(longestIdle);
-    const connection = new Connection(socket, this.#known.size >= maxConnections);
+    const connection = new Connection(socket, this.#known.size >= maxConnections, this.#forget);
     this.#known.set(socket, connection);
     this.#idleStrangers.add(connection);
-    // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
-    socket.on('end', connection.abandon).on('close', () => this.#forget(connection));
+    // A client that only half-closes is gone too: it cannot be distinguished from one that closed, and Node ends the connection.
+    socket.on('close', connection.abandon);
     return connection;
   }
 
@@ -235,9 +242,9 @@ export class Connections {
     this.#onGivenUp();
   }
 
-  #forget(connection: Connection): void {
+  readonly #forget = (connection: Connection): void => {
     this.#known.delete(connection.socket);
     this.#idleStrangers.delete(connection);
     for (const call of connection.calls) call.leave();
-  }
+  };
 }

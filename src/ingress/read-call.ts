@@ -109,6 +109,7 @@ export const announcesBody = ({ headers }: IncomingMessage): boolean =>
 /** 32 hex digits. */
 export const newRequestId = (random: Random): string => random.hex(16);
 
+const nothingKnown: CallFacts = {};
 const noBody: CallBody = { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
 
 /** A body of which fewer bytes come within this time is given up: slower than 1 KiB a second. */
@@ -123,7 +124,7 @@ export class ReadCall extends OpenCall implements Call {
   readonly rawFields: readonly string[] = this.request.rawHeaders;
   readonly clientGone = this.gone;
   /** What the journey reported so far, for a refusal's fields. */
-  known: CallFacts = {};
+  known = nothingKnown;
   readonly #parts: ServeParts;
   readonly #headBytes = headBytes(this.request);
   #bodyBytes = 0;

@@ -83,7 +83,8 @@ const jsonOutcome = (json: Buffer): Outcome => ({
   onEnd: () => {},
 });
 
-const noNext = (): void => {};
+/** What the router notes at each request and response for handlers, which a held call would keep. */
+const unrouted = { request: { next: () => {}, params: {}, _parsedUrl: null }, response: { locals: {} } };
 
 const noSuchRoute = new Refusal('not_found', {
   detail:
@@ -99,7 +100,8 @@ export function buildRoutes(parts: ServeParts): Express {
     (form: Call['form'], handled: ServeParts['handle']) =>
     (request: Request, response: Response): void => {
       // A call may be held for long: what the router knows of its request is let go, and no promise is returned to it.
-      request.next = noNext;
+      Object.assign(request, unrouted.request);
+      Object.assign(response, unrouted.response);
       void serveCall(new ReadCall(response, form, parts), handled, parts);
     };
   const refuse = (why: Refusal) => (_request: Request, response: Response) =>
