@@ -35,7 +35,7 @@ const replication = statesIn('fault cut, fault promote, fault replicate, fault s
 /** Only many histories reach all of these. */
 const many = 1_000;
 const ofManyUpstreams =
-  statesIn(`absorbed, bucket closed, cap blocks a lane, ceiling refused, ceiling used up,
+  statesIn(`a pilot before a crowd, absorbed, bucket closed, cap blocks a lane, ceiling refused, ceiling used up,
   client left while waiting, client left with a grant under way, daily ceiling refused, day_quota_exhausted, fault pause,
   grant before its caller waited, last place under the ceiling taken, lease expired, left the edge of the ceiling, place given back,
   probes doubled, queue_full, reconfigured while calls wait, sent again after a failure, unauthenticated, wait_expired, wait_too_long,

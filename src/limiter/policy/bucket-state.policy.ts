@@ -210,6 +210,11 @@ export interface Bucket extends Turns {
   /** Number of the latest lease. */
   sequence: number;
   lastGrantAt: number | null;
+  /**
+   * The latest call, where a crowd waits for its response until then at most, and when a call had been granted before it. `null` = none
+   * waits.
+   */
+  pilot: { readonly token: LeaseToken; readonly until: number; readonly silentSince: number } | null;
 }
 
 /** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first response; 0 = any number. */
@@ -238,6 +243,7 @@ export function createBucket(probe: number, now: number): Bucket {
     background: null,
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,
+    pilot: null,
     ...noTurns(),
   };
 }
@@ -302,20 +308,50 @@ export function learnFromRefusal(bucket: Bucket, now: number): void {
   bucket.learnedInFlight = { max: Math.max(1, max), at: now };
 }
 
-// First calls: until a response has stated anything, only a few are on their way, as nobody knows whether the upstream takes them
-// (docs/adr/0003).
+// First calls: how many may be on their way while nobody knows whether the upstream takes them: probes of a bucket of which no response has
+// stated anything yet, and a pilot where a crowd waits after a silence (docs/adr/0003).
 
 /** Until the first response the number of probes doubles at this interval, so that a slow response delays no call for long. */
 const probeDoublingMs = 250;
 /** After so many doublings a million calls may go: more than wait anywhere. */
 const maxDoublings = 20;
 
-/** When the next probe may be sent; `now` or earlier = at once. */
+/** After so long without a grant the upstream may have closed the bucket unnoticed. Milliseconds. */
+export const silenceMs = 10_000;
+/**
+ * How long the others wait at most for the response to a pilot, milliseconds. Refusals come faster than that; and as it is a hundredth of
+ * the silence, pilots cost at most 1 % of time.
+ */
+export const pilotMs = 100;
+/** Fewer waiting calls than this need no pilot, because a closed upstream could refuse only few of them. */
+export const pilotCrowd = 8;
+
+/** When the next call may be sent; `now` or earlier = at once. */
 export function nextFirstCallAt(bucket: Bucket, now: number): number {
-  if (bucket.opened || bucket.probe <= 0 || bucket.probingSince === null) return now;
-  const steps = Math.min(maxDoublings, Math.floor((now - bucket.probingSince) / probeDoublingMs));
-  if (bucket.leases.size < bucket.probe * 2 ** steps) return now;
-  return bucket.probingSince + (steps + 1) * probeDoublingMs;
+  const { pilot, probe, probingSince } = bucket;
+  if (pilot !== null && pilot.until > now && allWaiting(bucket) >= pilotCrowd) return pilot.until;
+  if (bucket.opened || probe <= 0 || probingSince === null) return now;
+  const steps = Math.min(maxDoublings, Math.floor((now - probingSince) / probeDoublingMs));
+  if (bucket.leases.size < probe * 2 ** steps) return now;
+  return probingSince + (steps + 1) * probeDoublingMs;
+}
+
+/** A call was granted and has left its line: after a silence it is the pilot of the calls that wait. */
+export function noteGrant(bucket: Bucket, { token }: Lease, now: number): void {
+  const { lastGrantAt: silentSince } = bucket;
+  const isPilot = silentSince !== null && now - silentSince >= silenceMs && allWaiting(bucket) >= pilotCrowd;
+  bucket.pilot = isPilot ? { token, until: now + pilotMs, silentSince } : null;
+  bucket.lastGrantAt = now;
+}
+
+/** The outcome of the lease's call is known. If it was the pilot, the others need not wait for it any more. */
+export function endPilot(bucket: Bucket, { token }: Lease): void {
+  if (bucket.pilot?.token === token) bucket.pilot = null;
+}
+
+/** The lease's call was not sent. If it was the pilot, the silence goes on, and the next granted call is the pilot. */
+export function recallPilot(bucket: Bucket, { token }: Lease): void {
+  if (bucket.pilot?.token === token) bucket.lastGrantAt = bucket.pilot.silentSince;
 }
 
 // What can happen to a bucket, and what is answered. `scheduler.policy.ts` says what they mean

@@ -17,6 +17,7 @@ import type { BucketSetting, MeterSetting, Lesson } from '../limiter.ts';
 import {
   type Bucket,
   type Lane,
+  endPilot,
   learnFromRefusal,
   type Lease,
   meterOf,
@@ -122,6 +123,7 @@ export function applyLesson(
 export function markLeaseAnswered(bucket: Bucket, lease: Lease, stated: Feedback['meters'] = []): void {
   if (lease.answered) return;
   lease.answered = true;
+  endPilot(bucket, lease);
   for (const [name, mark] of lease.marks) {
     const isStated = stated.some(({ meter, level }) => meter === name && level !== null);
     markAnswered(meterOf(bucket, name, lease.grantedAt), mark, isStated);

@@ -22,6 +22,7 @@ import {
   type Lease,
   meterOf,
   nextFirstCallAt,
+  noteGrant,
   type Ticket,
   type Turns,
   turnsOf,
@@ -335,7 +336,7 @@ export function grant(
   ticket.lease = lease.token;
   bucket.leases.set(lease.token, lease);
   bucket.expiries.set(lease.token, lease.expiresAt);
-  bucket.lastGrantAt = now;
+  noteGrant(bucket, lease, now);
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   // The others' turns do not begin later because of it; its lane has had one.
   const turns = turnsOf(bucket, lane.key);

@@ -23,6 +23,7 @@ import {
   type Lane,
   type Lease,
   maxInFlightOf,
+  recallPilot,
   type Ticket,
   type TimedLesson,
 } from './bucket-state.policy.ts';
@@ -203,6 +204,7 @@ function settle(
       break;
     case 'returned':
       noteNotSent(bucket, lease);
+      recallPilot(bucket, lease);
       giveLeaseUnitsBack(bucket, lease, now);
       endLease(bucket, lane, lease);
       requeue(bucket, lane, ticket);

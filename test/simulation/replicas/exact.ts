@@ -7,7 +7,13 @@
  */
 import type { LocalSlot } from '../../../src/limiter/ceiling-store.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import {
+  pilotCrowd,
+  pilotMs,
+  silenceMs,
+  type BucketEvent,
+  type EventReply,
+} from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { LanePlan } from '../plan.ts';
 import { capOf, entrySettingsOf, highest, keyed, lowest, perDayOf } from '../rules.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
@@ -30,7 +36,10 @@ export interface BucketRecord {
   readonly lanes: readonly LaneRecord[];
   closedUntil: number;
   lastIssueAt: number;
+  lastSentAt: number;
   lastLessonAt: number;
+  /** A crowd waits for the response to a call that went first after a silence, at most until then. */
+  pilotUntil: number;
   opened: boolean;
   /** It was sent a call that it refuses for other reasons than its quota, or whose response gets lost. */
   isTroubled: boolean;
@@ -72,7 +81,9 @@ export class Exact {
           lanes: records.filter(({ plan }) => plan.bucket === key),
           closedUntil: 0,
           lastIssueAt: 0,
+          lastSentAt: 0,
           lastLessonAt: 0,
+          pilotUntil: 0,
           opened: probe === 0,
           isTroubled: false,
         },
@@ -193,6 +204,8 @@ export class Exact {
     bucket.closedUntil = Math.max(bucket.closedUntil, now + closeMs);
     if (settlement.kind === 'succeeded' || answered) bucket.opened = true;
     // What was stopped before it was written has not been sent: a silence of the bucket goes on.
+    if (lease.returned && !lease.counted && bucket.lastSentAt === lease.call.sentAt.at(-1))
+      bucket.lastSentAt = lease.othersSentAt;
     const sleepMs =
       settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0;
     const isFull = settlement.kind === 'returned' && settlement.because !== 'backoff';
@@ -232,8 +245,10 @@ export class Exact {
     const first = [...lane.line].find((other) => other.admittedAt < now && isBefore(other, call));
     if (first !== undefined) this.#broken('4', `${id} granted before ${first.plan.id}`);
     this.#outOfLine(call);
+    lease.othersSentAt = bucket.lastSentAt;
     lane.leases.add(lease);
     bucket.lastIssueAt = now;
+    this.#notePilot(bucket);
   }
 
   sent(lease: Lease): void {
@@ -241,6 +256,8 @@ export class Exact {
     const { call } = lease;
     const lane = this.lane(call.plan.lane.key);
     const bucket = this.bucket(lane.plan.bucket);
+    lease.othersSentAt = bucket.lastSentAt;
+    bucket.lastSentAt = now;
     if (call.plan.fate !== 'answered') bucket.isTroubled = true;
     const closings = this.#ledger.closings.get(bucket.key) ?? [];
     if (closings.some(({ at, until }) => at < now && now + roundingMs < until))
@@ -297,6 +314,14 @@ export class Exact {
   #isFull(lane: LaneRecord, until: number, ceilingTag: string): void {
     const before = lane.full?.ceilingTag === ceilingTag ? lane.full.until : 0;
     lane.full = { until: Math.max(before, until), ceilingTag };
+  }
+
+  /** A grant counts as given when it was made, a call as sent when it was: a second lies between them at most. */
+  #notePilot(bucket: BucketRecord): void {
+    const waiting = bucket.lanes.reduce((sum, { line }) => sum + line.size, 0);
+    if (this.#now() - bucket.lastSentAt < silenceMs - 1_000 || waiting < pilotCrowd) return;
+    bucket.pilotUntil = this.#now() + pilotMs;
+    this.#ledger.reach('a pilot before a crowd');
   }
 
   /** More calls out than the configured probes, before any response. */

@@ -81,6 +81,8 @@ export interface Lease {
   settledAt: number;
   /** The upstream has counted its call. */
   counted: boolean;
+  /** When a call of the bucket had been sent before this one was. */
+  othersSentAt: number;
   /** Settled as never sent. */
   returned: boolean;
   /** The fate of its call became unknown: a capped lane keeps its place until then; `null` = it did not. */
@@ -454,6 +456,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       ends: 0,
       settledAt: 0,
       counted: false,
+      othersSentAt: 0,
       returned: false,
       heldUntil: null,
       isUncharged: false,

@@ -1,6 +1,7 @@
 /**
  * Work conservation, watched from outside: whenever the bucket is open and has room, and a call waits whose lane may
- * go, somebody is granted within milliseconds (within a tick when a wake-up was lost). And whatever the meters
+ * go, somebody is granted within milliseconds (within a tick when a wake-up was lost, within the time of a pilot where a
+ * crowd waits after a silence). And whatever the meters
  * believe: a bucket that might go stands still at most as long as it takes to drain.
  */
 import type { Costs, MeterName } from '../../../src/call.ts';
@@ -190,6 +191,7 @@ export class Progress {
       since.get(bucket.key) ?? now,
       bucket.lastIssueAt,
       bucket.lastLessonAt,
+      bucket.pilotUntil,
       stalledUntil,
     );
     since.set(bucket.key, from);
