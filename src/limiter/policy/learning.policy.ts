@@ -13,7 +13,7 @@
  * Invariant: without a refusal nothing is kept free; a single burst does not count as a stream. Pure; `now` is an argument.
  */
 import type { Costs, Feedback, MeterName, MeterReport } from '../../call.ts';
-import type { BucketSetting, MeterSetting, Lesson } from '../limiter.ts';
+import type { BucketSetting, MeterSetting } from '../limiter.ts';
 import {
   type Bucket,
   type Lane,
@@ -136,7 +136,7 @@ const tokenMeters: readonly MeterName[] = ['tokens', 'tokens_day', 'input_tokens
  * Units of the refusing meter that the refused call needed, as the upstream states them; `null` = the upstream does not state
  * them. The units that were reserved may have been a guess.
  */
-function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
+export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
   if (throttle?.kind !== 'rate') return null;
   if (throttle.meter === 'cost') return requestedCost ?? null;
   if (throttle.meter !== null && tokenMeters.includes(throttle.meter)) return requestedTokens ?? null;

@@ -12,6 +12,7 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Does not own: time, sockets, deadlines of callers, ceilings (whoever sends takes their slots).
  */
+import type { Feedback } from '../../call.ts';
 import type { ReplicaId, TicketId } from '../../ids.ts';
 import type { Settlement } from '../limiter.ts';
 import { enterOrRefuse, replyFor, reserve } from './admit.policy.ts';
@@ -46,6 +47,7 @@ import {
   correct,
   giveLeaseUnitsBack,
   noteService,
+  refusedUnits,
   reopen,
 } from './learning.policy.ts';
 import { type Effects, endLease, pump, replicaLifeMs } from './pump.policy.ts';
@@ -190,6 +192,7 @@ function settle(
     case 'throttled':
       applyThrottle(bucket, lease, lesson, settlement.closeMs, now);
       endLease(bucket, lane, lease);
+      if (settlement.closeMs > 0 && lesson !== null) raiseCost(ticket, lesson.feedback);
       if (settlement.requeue) requeue(bucket, lane, ticket);
       else bucket.tickets.delete(ticket.id);
       if (settlement.sleepMs > 0)
@@ -224,6 +227,14 @@ function settle(
       bucket.tickets.delete(ticket.id);
   }
   return true;
+}
+
+/** If the refusal states that the call needs more units than were reserved, the call waits for that many from now on. */
+function raiseCost(ticket: Ticket, feedback: Feedback): void {
+  const asked = refusedUnits(feedback);
+  const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
+  if (asked === null || name === null || name === 'cost') return;
+  if (asked > (ticket.costs[name] ?? 0)) ticket.costs = { ...ticket.costs, [name]: asked };
 }
 
 /** The call was not sent, and is in its lane again, which sleeps. */

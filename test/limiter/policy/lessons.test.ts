@@ -63,6 +63,14 @@ atOrigins('a call that was refused', (instant) => {
       }
     },
   );
+
+  test('goes back into its lane with what it asks for', () => {
+    const line = new TestBucket(instant, { setting: { meters: [], learn: true, probe: 0 } });
+    line.enter(['guessed'], { costs: { requests: 1, tokens: 50 } });
+    line.settle('guessed', throttled(11_054, { requeue: true }), line.lesson(tooManyTokens));
+    expect([...line.bucket.tickets.values()][0]?.costs).toEqual({ requests: 1, tokens: 12_528 });
+    expect(line.bucket.waitingCosts.get('tokens')).toBe(12_528);
+  });
 });
 
 const limit = 6_000;
