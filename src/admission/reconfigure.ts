@@ -9,7 +9,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { BucketKey } from '../limiter/limiter.ts';
 import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
-import { createSlices, type Slices } from '../slices.ts';
+import { inSlices } from '../slices.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import type { LaneView } from './lanes.ts';
 import type { AdmissionParts, AdmissionRequest } from './ticket.ts';
@@ -32,12 +32,10 @@ interface Known {
 
 export class Reconfiguring {
   readonly #parts: AdmissionParts;
-  readonly #slices: Slices;
   #latest: SettingsOf | null = null;
 
   constructor(parts: AdmissionParts) {
     this.#parts = parts;
-    this.#slices = createSlices(parts.clock);
   }
 
   /** Returns the calls whose settings changed. Lanes without calls follow, some at a time: there may be 10,000 in as many buckets. */
@@ -58,7 +56,7 @@ export class Reconfiguring {
       lane.latest = withSettings(lane.latest, settings);
       this.#report([lane.latest]);
     };
-    detached(this.#slices.forEach([...lanes], follow));
+    detached(inSlices(clock, [...lanes], follow));
     return changed;
   }
 

@@ -61,10 +61,7 @@ export class Observation {
       gateway: () => this.#gateway,
       labelOf: (workspaceId: string) => this.#labelOf(workspaceId),
     };
-    const recorder = new Recorder({
-      ...common,
-      live: () => this.telemetry.lanes(),
-    });
+    const recorder = new Recorder({ ...common, live: () => this.telemetry.lanes() });
     this.#recorder = recorder;
     const telemetry = new RunningTelemetry(settings, {
       ...parts,
@@ -78,12 +75,8 @@ export class Observation {
     this.recordings = new CallRecorder({ ...common, buckets: () => this.#gateway.buckets() });
     const whenDown = settings.redis?.whenDown ?? null;
     this.activity = new Activity({ ...common, recorder, telemetry, whenDown, limits: this.#limits() });
-    this.page = new Page({
-      ...common,
-      activity: this.activity,
-      telemetry,
-      onBug: (bug) => this.#onBug(bug),
-    });
+    const { activity } = this;
+    this.page = new Page({ ...common, activity, telemetry, onBug: (bug) => this.#onBug(bug) });
     this.#shareLater();
   }
 
@@ -149,18 +142,17 @@ export class Observation {
   }
 
   #limits(): LimitsSource {
-    const ofUpstream = (name: string) => this.#settings.upstreams.get(name);
     return {
       inForce: (name) => {
-        const upstream = ofUpstream(name);
+        const upstream = this.#settings.upstreams.get(name);
         if (upstream === undefined) return null;
         const { maxWaitSeconds, maxQueued } = upstream.limits;
         const stated = bucketSetting(upstream).meters;
         return { ...this.#gateway.inForce(name), stated, maxWaitMs: maxWaitSeconds * 1_000, maxQueued };
       },
       configured: (workspaceId, name) => {
-        const workspace = this.#settings.workspaces.get(workspaceId);
-        const upstream = ofUpstream(name);
+        const { workspaces, upstreams } = this.#settings;
+        const [workspace, upstream] = [workspaces.get(workspaceId), upstreams.get(name)];
         return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);
       },
     };
@@ -183,27 +175,18 @@ export async function startObservation(parts: ObservedService): Promise<Observat
   const { settings, clock, random, destination, env } = parts;
   const replica = random.hex(8);
   const tracing = await startTracing(env, replica);
-  const { redis } = settings;
-  const shared =
-    redis === null
-      ? embeddedActivity
-      : new RedisActivity({
-          settings: redis,
-          labelKey: settings.privacy.labelKey,
-          clock,
-          random,
-          replica,
-          onError: (kind) => observation.telemetry.count('sluice_redis_errors_total', { kind }),
-          onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
-        });
-  const metrics = { processMetrics: true };
-  const observation: Observation = new Observation(settings, {
+  const { redis, privacy } = settings;
+  const common = { clock, random, destination, tracing, metrics: { processMetrics: true } };
+  if (redis === null) return new Observation(settings, common);
+  const shared = new RedisActivity({
+    settings: redis,
+    labelKey: privacy.labelKey,
     clock,
     random,
-    destination,
-    tracing,
-    metrics,
-    shared,
+    replica,
+    onError: (kind) => observation.telemetry.count('sluice_redis_errors_total', { kind }),
+    onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
   });
+  const observation: Observation = new Observation(settings, { ...common, shared });
   return observation;
 }

@@ -8,7 +8,7 @@
 import type { Request, Response } from 'express';
 import { operationOf } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest, BucketLane } from '../admission/ticket.ts';
-import type { Costs, MeterName, MeterReport } from '../call.ts';
+import type { Costs, MeterReport } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
@@ -16,7 +16,7 @@ import { digest } from '../identity.ts';
 import { isBackground } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-server.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
-import { createSlices } from '../slices.ts';
+import { inSlices } from '../slices.ts';
 import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
 import {
   maxRecordingSeconds,
@@ -83,18 +83,18 @@ export class Recorder {
     const costs = withoutDays(admission.costs);
     // Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken.
     const reservation = admission.reservation ?? reserving?.name ?? admission.ticket;
+    // A field that is not there is `undefined`, which JSON leaves out.
     const known = {
       upstream: request.subject.upstream,
-      ...(operation === '' ? {} : { operation }),
+      operation: operation === '' ? undefined : operation,
       workspace: labelOf(request.workspaceId),
       caller: admission.caller ?? null,
       urgency: isBackground(admission.lane) ? backgroundUrgency : admission.urgency,
       costs,
-      ...(reserving === undefined
-        ? {}
-        : { reservation: `r_${digest(settings().privacy.labelKey, 'recorded', reservation).slice(0, 16)}` }),
+      reservation:
+        reserving && `r_${digest(settings().privacy.labelKey, 'recorded', reservation).slice(0, 16)}`,
       maxWaitMs: Math.round(request.maxWaitMs),
-      ...(asksForWait ? { asked: true as const } : {}),
+      asked: asksForWait ? true : undefined,
     };
     let sentAt: number | null = null;
     let spent: Costs | null = null;
@@ -111,20 +111,18 @@ export class Recorder {
       ended(outcome, waitedMs, atMs) {
         const { bucket, lane } = placeNow();
         const charged = sentAt === null ? {} : withoutDays({ ...costs, ...spent });
-        const levels = levelsOf(stated, costs, charged);
         const call = {
           ...known,
-          bucket: bucketLabel(bucket),
           // Of the calls of the background the one of the workspace's other calls: their urgency tells them apart.
           lane: `l_${lane.slice(0, 16)}`,
           charged,
-          ...(Object.keys(levels).length === 0 ? {} : { stated: levels }),
+          stated: levelsOf(stated, costs, charged),
           serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
           waitedMs: tenth(waitedMs),
           outcome,
-          ...(closings.length === 0 ? {} : { closings }),
+          closings: closings.length === 0 ? undefined : closings,
         };
-        for (const recording of recordings) recording.write(call, now);
+        for (const recording of recordings) recording.write(bucketLabel(bucket), call, now);
       },
     };
   }
@@ -142,7 +140,7 @@ export class Recorder {
     }
     const { clock, settings, labelOf } = this.#parts;
     const special: Record<string, WorkspaceLimits> = {};
-    await createSlices(clock).forEach(settings().workspaces, ([id, workspace]) => {
+    await inSlices(clock, settings().workspaces, ([id, workspace]) => {
       const limits = workspaceLimitsOf(workspace);
       if (limits !== null) special[labelOf(id)] = limits;
     });
@@ -162,12 +160,13 @@ const bucketLabel = (bucket: string): string => `b_${bucket.slice(bucket.lastInd
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
 /** The levels that tell whether what was reserved counts, or what was used; where both are the same nobody has to know. */
-function levelsOf(stated: readonly MeterReport[], reserved: Costs, charged: Costs): Costs {
-  const levels: Partial<Record<MeterName, number>> = {};
-  for (const { meter, level } of stated)
-    if (level !== null && reserved[meter] !== undefined && reserved[meter] !== charged[meter])
-      levels[meter] = tenth((level.lowest + level.highest) / 2);
-  return levels;
+function levelsOf(stated: readonly MeterReport[], reserved: Costs, charged: Costs): object | undefined {
+  const levels = stated.flatMap(({ meter, level }) =>
+    level === null || reserved[meter] === undefined || reserved[meter] === charged[meter]
+      ? []
+      : [[meter, tenth((level.lowest + level.highest) / 2)] as const],
+  );
+  return levels.length === 0 ? undefined : Object.fromEntries(levels);
 }
 
 /** One stream of lines. */
@@ -209,11 +208,8 @@ class Recording {
     const upstreams = upstreamsOf(this.#parts.settings());
     for (const { upstream, label, limits, levels } of this.#changed()) {
       const known = upstreams[upstream];
-      if (known === undefined) continue;
-      known.buckets[label] = limits.map((meter, at) => {
-        const used = tenth(levels[at] ?? 0);
-        return used > 0 ? { ...meter, used } : meter;
-      });
+      const used = levels.map((level) => (tenth(level) > 0 ? { used: tenth(level) } : {}));
+      if (known !== undefined) known.buckets[label] = limits.map((meter, at) => ({ ...meter, ...used[at] }));
     }
     const header: RecordingHeader = {
       sluice: 'recording',
@@ -225,7 +221,7 @@ class Recording {
     this.#out.flushHeaders();
   }
 
-  write(call: Omit<RecordedCall, 'at'>, arrivedAt: number): void {
+  write(bucket: string, call: object, arrivedAt: number): void {
     this.underWay -= 1;
     if (this.#isOver) return;
     const now = this.#parts.clock.monotonic();
@@ -234,13 +230,9 @@ class Recording {
       this.#lookedAt = now;
       for (const { label, limits } of this.#changed()) this.#untold.set(label, limits);
     }
-    const learned = this.#untold.get(call.bucket);
-    this.#untold.delete(call.bucket);
-    this.#line({
-      at: tenth(arrivedAt - this.#startedAt),
-      ...call,
-      ...(learned === undefined ? {} : { limits: learned }),
-    });
+    const limits = this.#untold.get(bucket);
+    this.#untold.delete(bucket);
+    this.#line({ at: tenth(arrivedAt - this.#startedAt), bucket, ...call, limits });
     if (isLast) return this.#end();
     if (this.#out.writableLength <= maxUnsentBytes) return;
     this.#line({ sluice: 'recording', ended: 'reader_too_slow' });
@@ -256,14 +248,8 @@ class Recording {
     this.#out.write(`${JSON.stringify(line)}\n`);
   }
 
-  /** The buckets whose quota is another one than the reader was told, who is told of it now. */
-  #changed(): readonly {
-    readonly upstream: string;
-    readonly label: string;
-    readonly limits: readonly RecordedMeter[];
-    /** Units used of each. */
-    readonly levels: readonly number[];
-  }[] {
+  /** The buckets whose quota is another one than the reader was told, who is told of it now. `levels`: units used of each limit. */
+  #changed() {
     return this.#parts.buckets().flatMap(({ upstream, snapshot: { bucket, meters } }) => {
       const label = bucketLabel(bucket);
       const limits = meters.map(({ meter, limit, windowMs, isReported }): RecordedMeter => {
