@@ -50,9 +50,9 @@ export async function readForLearning(
   clock: Clock,
 ): Promise<ReadResponse> {
   const fields = fieldMap(rawFields);
-  const [encoding = '', type = '', length = ''] = ['encoding', 'type', 'length'].map((of) =>
-    fields.get(`content-${of}`),
-  );
+  const encoding = fields.get('content-encoding') ?? '';
+  const type = fields.get('content-type') ?? '';
+  const length = fields.get('content-length') ?? '';
   const judge = (text: string | null): Feedback =>
     learnFrom(kind, { status, fields, body: text, callClass, nowMs: clock.now() }, dialect);
   const watched = (rest: Readable, feedback: Feedback, watch: Watch): ReadResponse => {
