@@ -217,9 +217,9 @@ const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file',
 const isPicture = (part: JsonRecord): boolean =>
   pictureTypes.has(stringAt(part, 'type') ?? '') ||
   isRecord(part['image']) || // Bedrock
-  /^image\//.test(
-    stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type') ?? '',
-  );
+  (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
+    'image/',
+  ) === true;
 
 // The charge
 

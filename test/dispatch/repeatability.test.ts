@@ -25,7 +25,6 @@ test.each([
 describe('a call that asks for another method than its own', () => {
   const asks = ({ path = '/a', ...asked }: Asked & { path?: string }) =>
     traits(called(path, { kind: 'generic', method: 'GET', type: null, ...asked }));
-  const form = (body: string): Asked => ({ body, type: 'application/x-www-form-urlencoded' });
   const override = (...values: string[]) => values.flatMap((value) => ['X-HTTP-Method-Override', value]);
 
   test.each<Asked & { path?: string }>([
