@@ -3,7 +3,6 @@
  * second credential beside an injected one; and framing is written here from the buffered length, whatever the client says in `Connection`.
  * Towards the client repeats and order are kept; an upstream can neither speak for Sluice nor change framing.
  */
-import { LRUCache } from 'lru-cache';
 import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { Call, InjectedField, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
@@ -38,8 +37,15 @@ function endsWith({ names, prefixes, pattern }: FieldNames): (name: string) => b
     const hyphened = name.replaceAll('_', '-');
     return listed.has(hyphened) || begins.test(hyphened) || pattern.test(hyphened);
   };
-  const known = new LRUCache<string, boolean>({ max: namesKept, memoMethod: judge });
-  return (name) => (name.length > maxNameKept ? judge(name) : known.memo(name));
+  const known = new Map<string, boolean>();
+  return (name) => {
+    const remembered = known.get(name);
+    if (remembered !== undefined) return remembered;
+    if (known.size >= namesKept) known.clear();
+    const isListed = judge(name);
+    if (name.length <= maxNameKept) known.set(name, isListed);
+    return isListed;
+  };
 }
 
 // Towards the upstream
