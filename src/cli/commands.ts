@@ -289,7 +289,11 @@ export async function runCommand([first = '', ...rest]: readonly string[], io: C
   try {
     if (name !== undefined)
       return await commands[name].start(name === `${first} ${rest[0]}` ? rest.slice(1) : rest, io);
-    const meant = kin.length > 0 ? ` Say ${kin.join(' or ')}.` : didYouMean(first, commandNames);
+    const seconds = kin.map((name) => name.slice(first.length + 1));
+    const meant =
+      kin.length > 0
+        ? ` Say ${kin.join(' or ')}.${didYouMean(rest[0] ?? '', seconds)}`
+        : didYouMean(first, commandNames);
     throw new UsageError(first === '' ? '' : `Unknown command "${first}".${meant}`);
   } catch (error) {
     if (!(error instanceof UsageError)) throw error;
