@@ -171,27 +171,38 @@ const unread = new Set(
   wordsOf(
     'model model_id modelId user metadata name id type role status call_id tool_call_id tool_use_id cache_control',
     'mimeType mime_type media_type format filename file_id url title detail stop stop_sequences',
+    'signature thoughtSignature thought_signature encrypted_content', // seals of what a model thought
   ),
 );
 
-/** A picture, a sound or a document, and no text: of this length no text is of these characters alone. */
+/** Members whose texts the model reads whatever their letters are. */
+const texts = new Set(
+  wordsOf(
+    'text content prompt input message messages system instructions preamble arguments output query',
+    'inputText inputs texts documents suffix',
+  ),
+);
+
+const isDataUrl = (text: string): boolean =>
+  text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
+
+/** A picture, a sound or a document: outside of `texts` no text of this length is of these characters alone. */
 const isFile = (text: string): boolean =>
-  (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) ||
-  (text.length > shortestFile && !/[^\w+/=\\-]/.test(text));
+  isDataUrl(text) || (text.length > shortestFile && !/[^\w+/=\\-]/.test(text));
 
 function readPrompt(body: JsonRecord): Prompt {
   const prompt = { textBytes: 0, images: 0, tokens: 0, marked: 0 };
-  /** `asJson`: names and signs of what is read count as well. */
-  const read = (value: unknown, depth: number, asJson: boolean): void => {
+  /** `asJson`: names and signs of what is read count as well. `isText`: so does a long text without a blank. */
+  const read = (value: unknown, depth: number, asJson: boolean, isText: boolean): void => {
     if (typeof value === 'string') {
-      if (isFile(value) && (!asJson || value.startsWith('data:'))) prompt.images += 1;
+      if (asJson || isText ? isDataUrl(value) : isFile(value)) prompt.images += 1;
       else prompt.textBytes += Buffer.byteLength(value) + (asJson ? 3 : 0);
     } else if (typeof value !== 'object' || value === null) prompt.textBytes += asJson ? 5 : 0;
     else if (depth === 0) return;
     else if (Array.isArray(value)) {
       // A list of numbers is text that was tokenized already; embeddings accept lists of such lists.
       if (typeof value[0] === 'number') prompt.tokens += value.length;
-      else for (const member of value) read(member, depth - 1, asJson);
+      else for (const member of value) read(member, depth - 1, asJson, isText);
     } else readPart(value as JsonRecord, depth - 1, asJson);
   };
   /** A message, an input item, a content part, what a tool was given or returned. */
@@ -200,14 +211,14 @@ function readPrompt(body: JsonRecord): Prompt {
     else
       for (const [name, value] of Object.entries(part)) {
         if (asJson) prompt.textBytes += name.length + 3;
-        if (asJson || !unread.has(name)) read(value, depth, asJson);
+        if (asJson || !unread.has(name)) read(value, depth, asJson, texts.has(name));
       }
     if (isRecord(part['cache_control'])) prompt.marked = promptTokens(prompt);
   };
   const placeOf = (name: string): number => (definitions.has(name) ? 0 : instructions.has(name) ? 1 : 2);
   for (const [name, value] of Object.entries(body).toSorted(([a], [b]) => placeOf(a) - placeOf(b))) {
     const isText = typeof value === 'string' && name !== 'text';
-    if (!unread.has(name)) read(value, maxDepth, definitions.has(name) && !isText);
+    if (!unread.has(name)) read(value, maxDepth, definitions.has(name) && !isText, texts.has(name));
   }
   // `cache_control` at the top of a body marks the whole prompt.
   return isRecord(body['cache_control']) ? { ...prompt, marked: promptTokens(prompt) } : prompt;

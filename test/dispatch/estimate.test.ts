@@ -55,6 +55,10 @@ describe('the estimated tokens of a call', () => {
       { input: [{ type: 'computer_call_output', output: screenshot }] },
       768,
     ],
+    ['a long text without a blank', chatPath, say(x(20_000)), 5_003],
+    ['nothing that seals a thought', chatPath, say([{ thinking: x(4), signature: x(2_000) }]), 4],
+    ['texts to embed, without a blank', '/v2/embed', { texts: [x(8_000), x(8_000)] }, 4_000],
+    ['a picture of unknown form', chatPath, say([{ type: 'text', text: x(4) }, { blob: x(20_000) }]), 769],
     [
       'nothing that is nested too deeply',
       chatPath,
