@@ -5,8 +5,7 @@
  */
 import { createCommerceSimulator } from '../simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../simulators/language-model.ts';
-import { endSignals } from '../src/cli/end-signal.ts';
-import type { CliIo } from '../src/cli/io.ts';
+import { endSignals, type CliIo } from '../src/cli/io.ts';
 import { createKey } from '../src/cli/keys.ts';
 import { systemClock, systemRandom } from '../src/clock.ts';
 import { parseSettings } from '../src/config/load.ts';

@@ -36,44 +36,39 @@ export interface FileWatchParts {
   readonly watchFolder?: WatchFolder;
 }
 
-export class FileWatch {
-  readonly #parts: FileWatchParts;
-  #cancelPoll = (): void => {};
-  #cancelCheck: (() => void) | null = null;
-  #stopWatching = (): void => {};
-  #isClosed = false;
-
-  constructor(parts: FileWatchParts) {
-    this.#parts = parts;
-    const { path, watchFolder = systemWatch, onError = () => {} } = parts;
-    try {
-      this.#stopWatching = watchFolder(dirname(path), () => this.checkSoon(), onError);
-    } catch (error) {
-      onError(error);
-    }
-    this.#poll();
-  }
-
-  /** Calls back once for all that asks within {@link settleMs}. */
-  checkSoon(): void {
-    if (this.#isClosed) return;
-    this.#cancelCheck ??= this.#parts.clock.after(settleMs, () => {
-      this.#cancelCheck = null;
-      this.#parts.onCheck();
+/** Watches from now on. `checkSoon` has the file looked at once for all that ask within {@link settleMs}. */
+export function watchFile(parts: FileWatchParts) {
+  const { path, clock, onCheck, onError = () => {}, watchFolder = systemWatch } = parts;
+  let isClosed = false;
+  let cancelPoll = (): void => {};
+  let cancelCheck: (() => void) | null = null;
+  let stopWatching = (): void => {};
+  const checkSoon = (): void => {
+    if (isClosed) return;
+    cancelCheck ??= clock.after(settleMs, () => {
+      cancelCheck = null;
+      onCheck();
     });
-  }
-
-  close(): void {
-    this.#isClosed = true;
-    this.#cancelPoll();
-    this.#cancelCheck?.();
-    this.#stopWatching();
-  }
-
-  #poll(): void {
-    this.#cancelPoll = this.#parts.clock.after(pollMs, () => {
-      this.#parts.onCheck();
-      this.#poll();
+  };
+  const poll = (): void => {
+    cancelPoll = clock.after(pollMs, () => {
+      onCheck();
+      poll();
     });
+  };
+  try {
+    stopWatching = watchFolder(dirname(path), checkSoon, onError);
+  } catch (error) {
+    onError(error);
   }
+  poll();
+  return {
+    checkSoon,
+    close: (): void => {
+      isClosed = true;
+      cancelPoll();
+      cancelCheck?.();
+      stopWatching();
+    },
+  };
 }

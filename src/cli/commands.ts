@@ -4,16 +4,13 @@ import { conditionForm, readCondition } from '../../tools/rehearse/condition.ts'
 import { secondsOf } from '../duration.policy.ts';
 import { nearest } from '../nearest.policy.ts';
 import { packageVersion } from '../version.ts';
-import { completionFor, shells } from './completion.ts';
 import { UsageError, type CliIo } from './io.ts';
 
 type Options = NonNullable<ParseArgsConfig['options']>;
-type Values<O extends Options> = ReturnType<
-  typeof parseArgs<{ options: O; allowPositionals: true; strict: true }>
->['values'];
+type Values<O extends Options> = ReturnType<typeof parseArgs<{ options: O; strict: true }>>['values'];
 
 /** One command as it is written down. */
-interface Definition<O extends Options> {
+interface Command<O extends Options> {
   /** For the list of commands, a few words. */
   readonly purpose: string;
   /** Behind `Usage: `. */
@@ -28,12 +25,11 @@ interface Definition<O extends Options> {
 
 const help = { help: { type: 'boolean', short: 'h' } } as const;
 
-const define = <const O extends Options>({ purpose, usage, options, words = 0, run }: Definition<O>) => ({
-  purpose,
-  usage,
-  /** With their dashes. */
-  optionNames: Object.keys({ ...options, ...help }).map((name) => `--${name}`),
+/** The command, with `start`, which reads its arguments. */
+const define = <const O extends Options>(command: Command<O>) => ({
+  ...command,
   async start(args: readonly string[], io: CliIo): Promise<number> {
+    const { usage, options, words = 0 } = command;
     const { values, positionals } = parsed(args, options);
     if (values['help'] === true) {
       io.out(`Usage: ${usage}`);
@@ -43,7 +39,7 @@ const define = <const O extends Options>({ purpose, usage, options, words = 0, r
     if (further !== undefined) throw new UsageError(`Unexpected "${further}".`);
     const [empty] = Object.entries<unknown>(values).find(([, value]) => value === '') ?? [];
     if (empty !== undefined) throw new UsageError(`--${empty} is missing.`);
-    return run(values as Values<O>, io, positionals);
+    return command.run(values as Values<O>, io, positionals);
   },
 });
 
@@ -129,7 +125,7 @@ Shows which workspace is behind a label of metrics, logs and pages, and its key 
 Prints a line for each call that ends at one replica, until it is interrupted. --json prints
 the fields of the log line.`,
     options: { ...admin, ...json },
-    run: async (values, io) => (await import('./tail.ts')).runTail(values, io),
+    run: async (values, io) => (await import('./running.ts')).runTail(values, io),
   }),
   top: define({
     purpose: 'show who waits, and how much is left',
@@ -138,7 +134,7 @@ the fields of the log line.`,
 Shows the busiest workspaces on their upstreams over the last five minutes, all replicas
 together, drawn again every two seconds on a terminal. --json prints what /activity says.`,
     options: { ...admin, once: { type: 'boolean', default: false }, ...json },
-    run: async (values, io) => (await import('./top.ts')).runTop(values, io),
+    run: async (values, io) => (await import('./running.ts')).runTop(values, io),
   }),
   record: define({
     purpose: 'record who calls, to rehearse it',
@@ -177,10 +173,8 @@ asked. Limits that the configuration does not write stay as recorded.
       'fail-if': { type: 'string', multiple: true, default: [] },
     },
     async run({ traffic, config = null, svg = null, json: isJson, ...values }, io) {
-      const [times, replicas] = [
-        wholeNumber('times', values.times, 100),
-        wholeNumber('replicas', values.replicas, 100),
-      ];
+      const times = wholeNumber('times', values.times, 100);
+      const replicas = wholeNumber('replicas', values.replicas, 100);
       const failIf = values['fail-if'].map(readCondition);
       if (!failIf.every((condition) => condition !== null)) throw new UsageError(conditionForm);
       const command = { traffic, config, svg, isJson, times, replicas, failIf };
@@ -194,7 +188,7 @@ asked. Limits that the configuration does not write stay as recorded.
 Reopens what responses of an upstream have closed, on all replicas.
 The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
     options: control,
-    run: async (values, io) => (await import('./control.ts')).runControl('open', values, io),
+    run: async (values, io) => (await import('./running.ts')).runControl('open', values, io),
   }),
   pause: define({
     purpose: 'pause an upstream on all replicas',
@@ -206,7 +200,7 @@ The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
     options: { ...control, seconds: { type: 'string', default: '24h' } },
     async run(values, io) {
       const seconds = secondsWithin(values.seconds, 86_400);
-      return (await import('./control.ts')).runControl('pause', { ...values, seconds }, io);
+      return (await import('./running.ts')).runControl('pause', { ...values, seconds }, io);
     },
   }),
   resume: define({
@@ -215,7 +209,7 @@ The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
 
 Ends a pause. The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
     options: control,
-    run: async (values, io) => (await import('./control.ts')).runControl('resume', values, io),
+    run: async (values, io) => (await import('./running.ts')).runControl('resume', values, io),
   }),
   demo: define({
     purpose: 'see it work on this machine',
@@ -234,12 +228,10 @@ N calls (460), first straight to the upstreams, then through Sluice. The upstrea
     async run({ serve, calls, port, 'admin-port': adminPort }, io) {
       if (serve && calls !== undefined)
         throw new UsageError('--calls and --serve exclude each other: --serve sends no burst.');
-      const command = {
-        serve,
-        calls: wholeNumber('calls', calls ?? '460', 99_999),
-        port: port === undefined ? null : wholeNumber('port', port, 65_535, 0),
-        adminPort: adminPort === undefined ? null : wholeNumber('admin-port', adminPort, 65_535, 0),
-      };
+      const portOf = (option: string, text?: string): number | null =>
+        text === undefined ? null : wholeNumber(option, text, 65_535, 0);
+      const ports = { port: portOf('port', port), adminPort: portOf('admin-port', adminPort) };
+      const command = { serve, calls: wholeNumber('calls', calls ?? '460', 99_999), ...ports };
       return (await import('../../demo/demo.ts')).runDemo(command, io);
     },
   }),
@@ -255,7 +247,7 @@ same for zsh, or sluice completion fish | source.`,
       const shell = shells.find((each) => each === written);
       if (shell === undefined)
         throw new UsageError(`Give one of ${shells.join(', ')}.${didYouMean(written, shells)}`);
-      io.out(completionFor(shell, commands));
+      io.out(completionFor(shell));
       return 0;
     },
   }),
@@ -269,6 +261,39 @@ const overview = `sluice <command>
 ${commandNames.map((name) => `  ${name.padEnd(width)}${commands[name].purpose}`).join('\n')}
 
 sluice <command> --help says more, sluice --version the version.`;
+
+const shells = ['bash', 'zsh', 'fish'] as const;
+
+/** The script for a shell that completes commands and their options. */
+function completionFor(shell: (typeof shells)[number]): string {
+  /** What may stand behind each first word: second words, and options. */
+  const behind = new Map<string, Set<string>>();
+  for (const name of commandNames) {
+    const [first = '', ...verbs] = name.split(' ');
+    const options = Object.keys({ ...commands[name].options, ...help }).map((option) => `--${option}`);
+    behind.set(first, new Set([...(behind.get(first) ?? []), ...verbs, ...options]));
+  }
+  const firsts = [...behind.keys()].join(' ');
+  const words = [...behind].map(([first, words]) => [first, [...words].join(' ')] as const);
+  if (shell === 'fish')
+    return [
+      `complete -c sluice -f -n '__fish_use_subcommand' -a '${firsts}'`,
+      ...words.map(
+        ([first, words]) => `complete -c sluice -n '__fish_seen_subcommand_from ${first}' -a '${words}'`,
+      ),
+    ].join('\n');
+  const zsh = 'autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n';
+  return `${shell === 'zsh' ? zsh : ''}_sluice() {
+  local words
+  case "\${COMP_WORDS[1]}" in
+${words.map(([first, words]) => `    ${first}) words="${words}" ;;`).join('\n')}
+    *) words="" ;;
+  esac
+  [ "$COMP_CWORD" -eq 1 ] && words="${firsts}"
+  COMPREPLY=($(compgen -W "$words" -- "\${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _sluice sluice`;
+}
 
 /** Runs what `argv`, without the node and script paths, asks for. Resolves with the exit code: 2 where that is not to be understood. */
 export async function runCommand([first = '', ...rest]: readonly string[], io: CliIo): Promise<number> {

@@ -12,52 +12,55 @@ import { createKey } from './keys.ts';
 
 /** An upstream that a first configuration may have. */
 interface FirstUpstream {
-  readonly name: string;
   /** Its section, without the name; each line begins with what stands under the name. */
   readonly lines: readonly string[];
   /** The variable that holds its credential. */
   readonly secret: string;
-  /** Path behind `/via/` of a call that costs nothing. */
+  /** Path behind `/via/` of a call that costs nothing, which begins with the upstream's name. */
   readonly path: string;
   /** Further options of curl for that call. */
   readonly options?: string;
 }
 
-const bearer = (secret: string): string =>
-  `credential: { header: authorization, value: 'Bearer \${${secret}}' }`;
+const credential = (header: string, value: string): string =>
+  `credential: { header: ${header}, value: '${value}' }`;
 
 const known: Readonly<Record<string, FirstUpstream>> = {
   openai: {
-    name: 'openai',
-    lines: ['kind: language-model', "origins: ['https://api.openai.com']", bearer('OPENAI_API_KEY')],
+    lines: [
+      'kind: language-model',
+      "origins: ['https://api.openai.com']",
+      credential('authorization', 'Bearer ${OPENAI_API_KEY}'),
+    ],
     secret: 'OPENAI_API_KEY',
     path: 'openai/v1/models',
   },
   anthropic: {
-    name: 'anthropic',
     lines: [
       'kind: language-model',
       "origins: ['https://api.anthropic.com']",
-      "credential: { header: x-api-key, value: '${ANTHROPIC_API_KEY}' }",
+      credential('x-api-key', '${ANTHROPIC_API_KEY}'),
     ],
     secret: 'ANTHROPIC_API_KEY',
     path: 'anthropic/v1/models',
     options: " -H 'anthropic-version: 2023-06-01'",
   },
   shopify: {
-    name: 'shop',
     lines: [
       'kind: commerce',
       "origins: ['https://*.myshopify.com']",
-      "credential: { header: x-shopify-access-token, value: '${SHOP_TOKEN}' }",
+      credential('x-shopify-access-token', '${SHOP_TOKEN}'),
       'bucketBy: [credential, host] # the platform counts per store',
     ],
     secret: 'SHOP_TOKEN',
     path: 'shop/YOUR-STORE.myshopify.com/admin/api/2026-10/shop.json',
   },
   github: {
-    name: 'github',
-    lines: ["origins: ['https://api.github.com']", 'speaks: github', bearer('GITHUB_TOKEN')],
+    lines: [
+      "origins: ['https://api.github.com']",
+      'speaks: github',
+      credential('authorization', 'Bearer ${GITHUB_TOKEN}'),
+    ],
     secret: 'GITHUB_TOKEN',
     path: 'github/rate_limit',
   },
@@ -68,22 +71,20 @@ function firstUpstream(text: string): FirstUpstream {
   const named = Object.hasOwn(known, text) ? known[text] : undefined;
   const url = URL.parse(text);
   if (named !== undefined) return named;
-  if (url?.protocol !== 'https:' || url.pathname !== '/' || url.search + url.hash + url.username !== '') {
-    const names = Object.keys(known);
-    throw new UsageError(
-      `--upstream: ${didYouMean(text, names)}write one of ${names.join(', ')}, or an origin such as https://api.example.com. For http:// say https://, then write http:// and allowPrivateAddresses: true into the file.`,
-    );
-  }
-  return {
-    name: 'api',
-    lines: [
-      `origins: ['${url.origin}']`,
-      bearer('API_TOKEN'),
-      'limits: { requestsPerMinute: 60 } # what the API allows: its documentation says so',
-    ],
-    secret: 'API_TOKEN',
-    path: 'api/',
-  };
+  if (url?.protocol === 'https:' && url.pathname + url.search + url.hash + url.username === '/')
+    return {
+      lines: [
+        `origins: ['${url.origin}']`,
+        credential('authorization', 'Bearer ${API_TOKEN}'),
+        'limits: { requestsPerMinute: 60 } # what the API allows: its documentation says so',
+      ],
+      secret: 'API_TOKEN',
+      path: 'api/',
+    };
+  const names = Object.keys(known);
+  throw new UsageError(
+    `--upstream: ${didYouMean(text, names)}write one of ${names.join(', ')}, or an origin such as https://api.example.com. For http:// say https://, then write http:// and allowPrivateAddresses: true into the file.`,
+  );
 }
 
 /** Exit code 0, or 1 when something could not be written, which is said. */
@@ -98,7 +99,6 @@ export async function runInit(
     io.err(`${config} exists already and is left as it is: ${elsewhere}.`);
     return 1;
   }
-  const { key, id, hash } = createKey();
   try {
     const text = existsSync(envFile) ? readFileSync(envFile, 'utf8') : '';
     const present = parseEnv(text);
@@ -106,6 +106,7 @@ export async function runInit(
       io.err(`${envFile} has a SLUICE_KEY already: remove it, or ${elsewhere}.`);
       return 1;
     }
+    const { key, id, hash } = createKey();
     const labelKey = randomBytes(32).toString('hex');
     const variables = { [upstream.secret]: '', SLUICE_KEY: key, SLUICE_LABEL_KEY: labelKey };
     const missing = Object.entries(variables).filter(([name]) => present[name] === undefined);
@@ -115,12 +116,19 @@ export async function runInit(
     ];
     const gap = text === '' || text.endsWith('\n') ? '' : '\n';
     appendFileSync(envFile, `${gap}${lines.join('\n')}\n`, { mode: 0o600 });
-    writeFileSync(config, configuration(upstream, { id, hash }), { flag: 'wx' });
+    writeFileSync(config, configuration(upstream, id, hash), { flag: 'wx' });
+    // How commands are written where npm ran this one.
+    const { npm_lifecycle_event: script = '' } = io.env;
+    const sluice = { sluice: 'npm run sluice --', npx: 'npx sluice' }[script] ?? 'sluice';
+    const option = config === 'sluice.yaml' ? '' : ` --config ${config}`;
+    const source = envFile.includes('/') ? envFile : `./${envFile}`;
     const steps = [
       ...(present[upstream.secret] === undefined
         ? [`Write the credential of the upstream into ${envFile}: ${upstream.secret}=…`]
         : []),
-      ...commandsFor({ config, envFile, upstream }, io),
+      `${sluice} check --connect${option}`,
+      `${sluice} serve${option}`,
+      `In another terminal: . ${source}; curl -H "Authorization: Bearer $SLUICE_KEY"${upstream.options ?? ''} http://127.0.0.1:8080/via/${upstream.path}`,
     ];
     const list = steps.map((step, at) => `  ${at + 1}. ${step}`).join('\n');
     io.out(`${config} and ${envFile} are written. Next:\n\n${list}`);
@@ -131,38 +139,16 @@ export async function runInit(
   }
 }
 
-const configuration = (
-  { name, lines }: FirstUpstream,
-  key: { readonly id: string; readonly hash: string },
-): string =>
-  `# Configuration of Sluice. \`sluice check\` says whether it can be used. \${NAME} is taken from the environment or from .env.
+function configuration({ path, lines }: FirstUpstream, id: string, hash: string): string {
+  const [name] = path.split('/');
+  return `# Configuration of Sluice. \`sluice check\` says whether it can be used. \${NAME} is taken from the environment or from .env.
 upstreams:
   ${name}:
 ${lines.map((line) => `    ${line}\n`).join('')}workspaces:
   me:
-    keys: [{ id: '${key.id}', hash: '${key.hash}' }]
+    keys: [{ id: '${id}', hash: '${hash}' }]
     upstreams: [${name}]
 privacy:
   labelKey: '\${SLUICE_LABEL_KEY}'
 `;
-
-/** How commands are written where npm ran this one, by what npm says of it. */
-const byNpm = new Map([
-  ['sluice', 'npm run sluice --'],
-  ['npx', 'npx sluice'],
-]);
-
-function commandsFor(
-  written: { readonly config: string; readonly envFile: string; readonly upstream: FirstUpstream },
-  { env }: CliIo,
-): readonly string[] {
-  const { config, envFile, upstream } = written;
-  const sluice = byNpm.get(env['npm_lifecycle_event'] ?? '') ?? 'sluice';
-  const option = config === 'sluice.yaml' ? '' : ` --config ${config}`;
-  const source = envFile.includes('/') ? envFile : `./${envFile}`;
-  return [
-    `${sluice} check --connect${option}`,
-    `${sluice} serve${option}`,
-    `In another terminal: . ${source}; curl -H "Authorization: Bearer $SLUICE_KEY"${upstream.options ?? ''} http://127.0.0.1:8080/via/${upstream.path}`,
-  ];
 }

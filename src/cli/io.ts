@@ -1,5 +1,9 @@
-/** What a command may touch of the process, as a port: commands are functions from arguments to text and an exit code. */
-import type { Clock } from '../clock.ts';
+/**
+ * What a command may touch of the process, as a port: commands are functions from arguments to text and an exit code. And the two parts of
+ * a process that every command must not stumble over: outputs that break, and signals that end it.
+ */
+import type { Writable } from 'node:stream';
+import { systemClock, type Clock } from '../clock.ts';
 import { ConfigError, type Env } from '../config/load.ts';
 
 /** What a terminal shows, in characters. */
@@ -45,4 +49,70 @@ export function table(heads: readonly string[], rows: readonly (readonly string[
       .join('  ')
       .trimEnd(),
   );
+}
+
+/** So much may wait for a reader; further texts are lost. Bytes, or UTF-16 units where the stream keeps strings. */
+const maxWaiting = 1_048_576;
+
+/**
+ * What the process prints, on a stream that may break at any time: the reader is gone (EPIPE), the disk is full (ENOSPC), a pipe
+ * is full and nobody reads it. None of that ends the process, keeps it waiting or fills its memory: what cannot be written is
+ * lost. Node never closes standard output and standard error, so writing succeeds again when it can.
+ */
+export class Output {
+  readonly #stream: Writable;
+  readonly #onLoss: (why: string) => void;
+  #isBroken = false;
+
+  /** @param onLoss the first text was lost. `why`: a code of the system such as `EPIPE`; `full`: nobody reads */
+  constructor(stream: Writable, onLoss: (why: string) => void = () => {}) {
+    this.#stream = stream;
+    this.#onLoss = onLoss;
+    // Each failed write is noticed by its callback. Without a listener the event would end the process.
+    stream.on('error', () => {});
+  }
+
+  /** Writes the text, or loses it; never throws. */
+  write(text: string): void {
+    if (this.#stream.writableLength > maxWaiting) this.#lose('full');
+    else this.#stream.write(text, this.#written);
+  }
+
+  readonly #written = (failure?: (Error & { readonly code?: string }) | null): void => {
+    if (failure) this.#lose(failure.code ?? failure.name);
+  };
+
+  #lose(why: string): void {
+    if (!this.#isBroken) this.#onLoss(why);
+    this.#isBroken = true;
+  }
+}
+
+/**
+ * A signal within this time of the first repeats it, milliseconds: Ctrl-C reaches a script of npm twice, from the
+ * terminal and from npm, which passes signals on.
+ */
+const sameSignalMs = 500;
+
+/** `SIGTERM` is how a supervisor ends a process, `SIGINT` how a person does at a terminal. */
+type EndSignal = 'SIGTERM' | 'SIGINT';
+
+/**
+ * The two signals by which whoever runs a command ends it: the first asks for an orderly end, the second, which is no repetition of it,
+ * for an immediate one. Listens from now on, until the process ends, and does not keep it alive.
+ */
+export function endSignals(
+  clock: Pick<Clock, 'monotonic'> = systemClock,
+  source: { on(name: EndSignal, heard: () => void): unknown } = process,
+): { readonly first: Promise<EndSignal>; readonly second: Promise<void> } {
+  const first = Promise.withResolvers<EndSignal>();
+  const second = Promise.withResolvers<void>();
+  let firstAt: number | null = null;
+  for (const name of ['SIGTERM', 'SIGINT'] as const)
+    source.on(name, () => {
+      firstAt ??= clock.monotonic();
+      first.resolve(name);
+      if (clock.monotonic() - firstAt >= sameSignalMs) second.resolve();
+    });
+  return { first: first.promise, second: second.promise };
 }

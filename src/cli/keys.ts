@@ -5,7 +5,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { loadSettings } from '../config/load.ts';
 import { readInstant, workspaceIdFault } from '../config/values.ts';
-import type { Settings, WorkspaceKey } from '../config/settings.ts';
+import type { Settings } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
 import { readOrSayWhy, table, UsageError, type CliIo } from './io.ts';
 
@@ -46,6 +46,7 @@ workspaces:
 const yamlKey = (text: string): string =>
   /^[A-Za-z][A-Za-z0-9_-]*$/.test(text) && !/^(true|false|null)$/i.test(text) ? text : JSON.stringify(text);
 
+/** `null`: it cannot be used, which is said. */
 const settingsOf = (config: string, io: CliIo): Settings | null =>
   readOrSayWhy(() => loadSettings({ path: config, env: io.env }), io);
 
@@ -92,17 +93,14 @@ export async function runKeysList(
     io.err(`No key of the file has such a hash or id.${unnamed === 0 ? '' : ` ${advice}`}`);
     return 1;
   }
-  const rows = found.map((key) => [
-    JSON.stringify(key.workspace),
-    key.id ?? '-',
-    `sha256:${key.sha256}`,
-    validity(key, io.clock.now()),
+  const validity = (endsAt: number): string =>
+    `${endsAt <= io.clock.now() ? 'expired' : 'until'} ${new Date(endsAt).toISOString()}`;
+  const rows = found.map(({ workspace, id, sha256, expiresAt }) => [
+    JSON.stringify(workspace),
+    id ?? '-',
+    `sha256:${sha256}`,
+    expiresAt === null ? 'yes' : validity(expiresAt),
   ]);
   io.out(table(['workspace', 'id', 'hash', 'valid'], rows).join('\n'));
   return 0;
-}
-
-function validity({ expiresAt }: Pick<WorkspaceKey, 'expiresAt'>, now: number): string {
-  if (expiresAt === null) return 'yes';
-  return `${expiresAt <= now ? 'expired' : 'until'} ${new Date(expiresAt).toISOString()}`;
 }

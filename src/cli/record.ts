@@ -7,9 +7,8 @@ import { get as getHttp, type IncomingMessage } from 'node:http';
 import { get as getHttps } from 'node:https';
 import { createInterface } from 'node:readline';
 import { recordingHeader, type RecordingHeader } from '../recording/format.ts';
-import { adminUrl, nobodyAt, refusedByAdmin } from './admin-port.ts';
-import { endSignals } from './end-signal.ts';
-import type { CliIo } from './io.ts';
+import { endSignals, type CliIo } from './io.ts';
+import { adminUrl, nobodyAt, refusedByAdmin } from './running.ts';
 
 /** What one replica has sent so far. */
 interface Part {

@@ -7,15 +7,11 @@ import { systemClock, systemRandom } from '../clock.ts';
 import { configurationWarnings, hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { ConfigError, readSettings } from '../config/load.ts';
 import { SettingsWatch } from '../config/reload.ts';
-import { restartKeys } from '../config/settings.ts';
-import type { Settings } from '../config/settings.ts';
+import { restartKeys, type Settings } from '../config/settings.ts';
 import { connectionsWithin, watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
 import type { Log } from '../telemetry/events.ts';
-import { endSignals } from './end-signal.ts';
-import { readOrSayWhy, type CliIo } from './io.ts';
-import { Output } from './output.ts';
-import { refreshFileWarnings } from './refresh-files.ts';
+import { endSignals, Output, readOrSayWhy, type CliIo } from './io.ts';
 
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
@@ -27,7 +23,9 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     clock: systemClock,
     random: systemRandom,
     load: watchProcess(systemClock),
-    destination: logOutput(io),
+    destination: new Output(process.stdout, (why) =>
+      io.err(errorLine(`The log cannot be written (${why}): its lines are lost until it can be`)),
+    ),
     env: io.env,
   }).catch((error: unknown) => {
     io.err(`Sluice could not start: ${whyNotStarted(error)}`);
@@ -52,12 +50,17 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
       warnOfUncallable(next, io, log);
     },
     onError(error) {
-      // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
-      io.err(jsonLine('error', `The configuration in use stays: ${error.message}`));
+      // Not in the log, because it may name workspaces: its keys are ids of them.
+      io.err(errorLine(`The configuration in use stays: ${error.message}`));
       const problems = error instanceof ConfigError ? error.problems : [];
       const lines = problems.map(({ line }) => line).filter((line) => line !== null);
       telemetry.configurationRead('refused', lines);
-      logRefusedReload(error, lines, log);
+      if (error instanceof ConfigError)
+        log.error('configuration refused, the old one stays', {
+          problems: problems.length,
+          lines: [...new Set(lines)].join(', '),
+        });
+      else log.bug('the configuration could not be watched or taken over, the old one stays', error);
     },
   });
   process.on('SIGHUP', () => void watch.reloadNow());
@@ -67,13 +70,6 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   for (const warning of ofLabelKey(settings)) log.warn(warning);
   warnOfFewFiles(log);
   warnOfUncallable(settings, io, log);
-  // Paths may name workspaces, which no log may show: only their number is logged.
-  const files = (await refreshFileWarnings(settings)).length;
-  if (files > 0)
-    log.warn(
-      'files of refresh tokens are missing, open to others or cannot be replaced; `sluice check` names them',
-      { files },
-    );
   const signal = await signals.first;
   log.info('draining');
   const stopNow = new AbortController();
@@ -87,8 +83,9 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   process.exit(0);
 }
 
-const jsonLine = (level: string, message: string, lost?: number): string =>
-  JSON.stringify({ level, time: new Date(systemClock.now()).toISOString(), lost, message });
+/** A line beside the log, on standard error, in JSON as all lines of a serving process. */
+const errorLine = (message: string): string =>
+  JSON.stringify({ level: 'error', time: new Date(systemClock.now()).toISOString(), message });
 
 function whyNotStarted(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
@@ -98,29 +95,6 @@ function whyNotStarted(error: unknown): string {
   if (code === 'EACCES')
     return `port ${port} may not be used by this user. Give server.port a number above 1023.`;
   return error.message;
-}
-
-/** The log, on standard output. When lines of it are lost, standard error says so once, and the log itself when it goes on. */
-function logOutput({ err }: CliIo): Output {
-  let isReported = false;
-  return new Output(process.stdout, {
-    onLoss(why) {
-      if (!isReported)
-        err(jsonLine('error', `The log cannot be written (${why}): its lines are lost until it can be`));
-      isReported = true;
-    },
-    noticeOf: (lost) => `${jsonLine('warn', 'lines of the log were lost', lost)}\n`,
-  });
-}
-
-/** The log line of a reload that changed nothing, which an alert can find. It shows no key of the file: keys are ids of workspaces. */
-function logRefusedReload(error: Error, lines: readonly number[], log: Log): void {
-  if (error instanceof ConfigError)
-    log.error('configuration refused, the old one stays', {
-      problems: error.problems.length,
-      lines: [...new Set(lines)].join(', '),
-    });
-  else log.bug('the configuration could not be watched or taken over, the old one stays', error);
 }
 
 /** A replica that may have fewer connections of clients, for want of files, refuses some that it could have served. */
@@ -137,12 +111,9 @@ function warnOfUncallable({ workspaces }: Settings, { clock }: CliIo, log: Log):
   const of = workspaces.size;
   const now = clock.now();
   const without = [...workspaces.values()].filter((workspace) => hasNoValidKey(workspace, now)).length;
+  const words = 'nobody can call with workspaces that have no valid key; `sluice check` names them';
   if (of === 0) log.warn('nobody can call: the configuration has no workspaces');
-  if (without > 0)
-    log.warn('nobody can call with workspaces that have no valid key; `sluice check` names them', {
-      without,
-      of,
-    });
+  if (without > 0) log.warn(words, { without, of });
 }
 
 /**

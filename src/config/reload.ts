@@ -4,9 +4,8 @@
  * older text never a newer one; a change is noticed within five seconds and a tenth (`file-watch.ts`) even if the file system
  * reports nothing; calls go on meanwhile, because a long text is checked in a thread of its own.
  */
-import { FileWatch, type FileWatchParts } from '../file-watch.ts';
-import { readFiles, settingsApart, type ConfigSource } from './load.ts';
-import { ConfigError } from './load.ts';
+import { watchFile, type FileWatchParts } from '../file-watch.ts';
+import { ConfigError, readFiles, settingsApart, type ConfigSource } from './load.ts';
 import type { Settings } from './settings.ts';
 
 export interface WatchOptions extends ConfigSource, Pick<FileWatchParts, 'clock' | 'watchFolder'> {
@@ -21,7 +20,7 @@ export interface WatchOptions extends ConfigSource, Pick<FileWatchParts, 'clock'
 /** Watches from its making on. */
 export class SettingsWatch {
   readonly #options: WatchOptions;
-  readonly #watch: FileWatch;
+  readonly #watch: ReturnType<typeof watchFile>;
   readonly #stop = new AbortController();
   /** The reload that was asked for last: they follow each other. */
   #last: Promise<boolean> = Promise.resolve(true);
@@ -34,7 +33,7 @@ export class SettingsWatch {
   constructor(options: WatchOptions) {
     this.#options = options;
     this.#lastDigest = options.loadedDigest ?? null;
-    this.#watch = new FileWatch({
+    this.#watch = watchFile({
       ...options,
       onCheck: () => this.#check(),
       onError: (error) => this.#complain(error),

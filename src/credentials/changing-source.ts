@@ -10,8 +10,16 @@
 import type { Clock, Random } from '../clock.ts';
 import type { CredentialFault } from '../errors.ts';
 import type { RenewalOutcome } from '../telemetry/events.ts';
-import { RefusalGap, renewAtAgeMs, retryAfterFailureMs, sendableForMs } from './renewal.policy.ts';
-import { noToken, type Fetched, type FetchedToken, type NoToken } from './token-endpoint.ts';
+import { noToken, sendableForMs, type Fetched, type FetchedToken, type NoToken } from './token-endpoint.ts';
+
+/** A token is renewed in the last quarter of its life, at most so long before its end. Milliseconds. */
+const maxLeadMs = 300_000;
+/** First and longest wait after a failure, milliseconds: of the way to the endpoint, and of a client that it does not accept. */
+const backoffs = { passing: [250, 60_000], refused: [60_000, 900_000] } as const;
+/** A wait that the endpoint states is believed up to an hour. Milliseconds. */
+const maxStatedMs = 3_600_000;
+/** First and longest time between renewals that only refusals of an upstream ask for, while they do not help. Milliseconds. */
+const refusalGapMs = { min: 1_000, max: 300_000 };
 
 /** The value of a credential at an instant, or why there is none. */
 export type CredentialState =
@@ -51,7 +59,12 @@ interface InUse extends FetchedToken {
 export class ChangingSource {
   readonly #parts: SourceParts;
   readonly #closing = new AbortController();
-  readonly #refusals = new RefusalGap();
+  /**
+   * How long after a renewal that a refusal of the upstream asked for the next refusal may: at once while renewing helps, else ever more
+   * rarely. An upstream also refuses calls that the client has no right to, and no new token changes that.
+   */
+  #refusalGapMs = refusalGapMs.min;
+  #nextRefusalAt = 0;
   #inUse: InUse | null = null;
   #isFetching = false;
   /** Calls have asked for the value since it was fetched. */
@@ -85,7 +98,10 @@ export class ChangingSource {
    */
   refused(version: number): boolean {
     if (version !== this.#inUse?.version || this.#isRefused) return true;
-    if (!this.#refusals.mayRenew(this.#parts.clock.monotonic())) return false;
+    const now = this.#parts.clock.monotonic();
+    if (now < this.#nextRefusalAt) return false;
+    this.#nextRefusalAt = now + this.#refusalGapMs;
+    this.#refusalGapMs = Math.min(this.#refusalGapMs * 2, refusalGapMs.max);
     this.#isRefused = true;
     this.retry();
     return true;
@@ -93,7 +109,9 @@ export class ChangingSource {
 
   /** A call that had been refused was accepted with this version: renewing it had helped. */
   accepted(version: number): void {
-    if (version === this.#inUse?.version) this.#refusals.onAccepted();
+    if (version !== this.#inUse?.version) return;
+    this.#refusalGapMs = refusalGapMs.min;
+    this.#nextRefusalAt = 0;
   }
 
   /** Time until the value ends, milliseconds, negative when it has; `null` = not known, or nobody uses it. */
@@ -158,7 +176,9 @@ export class ChangingSource {
     this.#isRefused = false;
     // A file that says what it said before.
     if (lifeMs === null && token === this.#inUse?.token) return;
-    const renewAt = lifeMs === null ? null : issuedAt + renewAtAgeMs(lifeMs, random.next());
+    // Replicas and clients spread over a fifth of the lead either way.
+    const leadMs = Math.min((lifeMs ?? 0) / 4, maxLeadMs) * (0.8 + 0.4 * random.next());
+    const renewAt = lifeMs === null ? null : issuedAt + lifeMs - leadMs;
     this.#inUse = { ...fetched, renewAt, version: (this.#inUse?.version ?? 0) + 1 };
     this.#isUsed = false;
     onRenewal(fetched.isShared ? 'shared' : 'renewed');
@@ -167,10 +187,10 @@ export class ChangingSource {
 
   #fail({ fault, statedMs }: NoToken): void {
     const { clock, random, onRenewal } = this.#parts;
-    const kind = fault === 'refused' || fault === 'grant_ended' ? 'refused' : 'passing';
+    const [min, max] = backoffs[fault === 'refused' || fault === 'grant_ended' ? 'refused' : 'passing'];
     const count = this.#failure?.fault === fault ? this.#failure.count + 1 : 1;
-    const waitMs = retryAfterFailureMs(kind, count, { statedMs, chance: random.next() });
-    const retryAt = clock.monotonic() + waitMs;
+    const backoffMs = Math.min(max, min * 2 ** Math.min(count - 1, 20)) * (0.75 + 0.5 * random.next());
+    const retryAt = clock.monotonic() + Math.max(backoffMs, Math.min(statedMs ?? 0, maxStatedMs));
     this.#failure = { fault, count, retryAt };
     onRenewal(fault);
     this.#renewAt(retryAt);

@@ -8,7 +8,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { CredentialSource, Settings, UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
-import { FileWatch } from '../file-watch.ts';
+import { watchFile } from '../file-watch.ts';
 import type { CreateMap } from '../replicated/shared-map.ts';
 import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
@@ -53,7 +53,7 @@ export class Credentials {
   readonly #parts: CredentialParts;
   /**
    * The grants of this process, by the file that keeps their refresh token. A grant exists longer than a source, because a reload must not
-   * lose an exchange that is under way or a grant that could not be saved.
+   * lose an exchange that is under way.
    */
   readonly #grants = new Map<string, RefreshGrant>();
   /** Fetches at the endpoint for all replicas; `null` = there are no others. */
@@ -163,6 +163,18 @@ export class Credentials {
     const client = source.kind === 'oauth' ? source.client : null;
     const forAll = client?.shared === true ? this.#fetchForAll : null;
     const fetch = forAll ?? this.#fetch;
+    let last: RenewalOutcome = 'renewed';
+    /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
+    const onRenewal = (outcome: RenewalOutcome): void => {
+      for (const upstream of upstreams) {
+        telemetry.count('sluice_credential_renewals_total', { upstream, outcome });
+        if (isGood(outcome) && !isGood(last))
+          telemetry.log.info('a credential is renewed again', { upstream });
+        if (!isGood(outcome) && outcome !== last)
+          telemetry.log.warn('a credential could not be renewed', { upstream, fault: outcome });
+      }
+      last = outcome;
+    };
     const made = new ChangingSource({
       ...this.#parts,
       prefix: source.prefix,
@@ -170,7 +182,7 @@ export class Credentials {
         source.kind === 'file'
           ? readCredential(source.path, clock)
           : fetch({ client: source.client, upstream, unwanted, signal }),
-      onRenewal: this.#renewalReporter(upstreams),
+      onRenewal,
       onBug: (bug) => telemetry.log.bug('a credential could not be fetched', bug),
     });
     // A refresh token that somebody writes into its file is used at once where the one before had failed.
@@ -179,7 +191,7 @@ export class Credentials {
     };
     const path = source.kind === 'file' ? source.path : source.client.refreshTokenFile;
     const onCheck = (): void => (client === null ? made.retry() : void onGrantCheck(path ?? ''));
-    const watch = path === null ? null : new FileWatch({ path, clock, onCheck });
+    const watch = path === null ? null : watchFile({ path, clock, onCheck });
     return {
       source: made,
       upstreams,
@@ -189,22 +201,6 @@ export class Credentials {
         watch?.close();
         made.close();
       },
-    };
-  }
-
-  /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
-  #renewalReporter(upstreams: ReadonlySet<string>): (outcome: RenewalOutcome) => void {
-    const { telemetry } = this.#parts;
-    let last: RenewalOutcome = 'renewed';
-    return (outcome) => {
-      for (const upstream of upstreams) {
-        telemetry.count('sluice_credential_renewals_total', { upstream, outcome });
-        if (isGood(outcome) && !isGood(last))
-          telemetry.log.info('a credential is renewed again', { upstream });
-        if (!isGood(outcome) && outcome !== last)
-          telemetry.log.warn('a credential could not be renewed', { upstream, fault: outcome });
-      }
-      last = outcome;
     };
   }
 }

@@ -7,6 +7,7 @@ import type { Clock } from '../clock.ts';
 import type { OAuthClient, UpstreamSettings } from '../config/settings.ts';
 import { retryAfterMs } from '../dispatch/stated-time.policy.ts';
 import type { CredentialFault } from '../errors.ts';
+import { wordsOf } from '../words.policy.ts';
 
 export interface Token {
   readonly kind: 'token';
@@ -27,6 +28,9 @@ export const noToken = (fault: CredentialFault, statedMs: number | null = null):
   fault,
   statedMs,
 });
+
+/** Age from which a token of this life, milliseconds, is not sent any more: a call takes time to arrive. */
+export const sendableForMs = (lifeMs: number): number => lifeMs - Math.min(lifeMs * 0.05, 5_000);
 
 /** What one fetch brought. */
 export type Fetched = FetchedToken | NoToken;
@@ -51,19 +55,13 @@ export type FetchToken = (input: TokenFetch) => Promise<Fetched>;
 
 /** Sends one request to a token endpoint, over the addresses and authorities that are allowed for the upstream. */
 export type SendTokenRequest = (
-  request: TokenRequest,
+  request: ReturnType<typeof tokenRequest>,
   way: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'caFile'>,
   signal: AbortSignal,
 ) => Promise<
   | { readonly kind: 'answered'; readonly reply: TokenReply }
   | { readonly kind: 'failed'; readonly fault: CredentialFault }
 >;
-
-interface TokenRequest {
-  readonly url: string;
-  readonly fields: Readonly<Record<string, string>>;
-  readonly body: string;
-}
 
 export interface TokenReply {
   readonly status: number;
@@ -88,7 +86,7 @@ export const clientCredentials =
  * The request of a client, as a form or as JSON. Client id and secret stand in one place only, the body or `authorization` (§2.3).
  * @param refreshToken `null` = request a client credentials grant
  */
-export function tokenRequest(client: OAuthClient, refreshToken: string | null = null): TokenRequest {
+export function tokenRequest(client: OAuthClient, refreshToken: string | null = null) {
   const { clientId, clientSecret, scope, format, clientAuth } = client;
   const parameters = {
     ...(refreshToken === null
@@ -101,13 +99,14 @@ export function tokenRequest(client: OAuthClient, refreshToken: string | null = 
   // RFC 6749 §2.3.1: client id and secret are form-encoded before they are joined.
   const formEncoded = (text: string): string => new URLSearchParams({ '': text }).toString().slice(1);
   const basic = `Basic ${btoa(`${formEncoded(clientId)}:${formEncoded(clientSecret)}`)}`;
+  const fields: Readonly<Record<string, string>> = {
+    accept: 'application/json',
+    'content-type': isForm ? 'application/x-www-form-urlencoded' : 'application/json',
+    ...(clientAuth === 'basic' ? { authorization: basic } : {}),
+  };
   return {
     url: client.tokenUrl,
-    fields: {
-      accept: 'application/json',
-      'content-type': isForm ? 'application/x-www-form-urlencoded' : 'application/json',
-      ...(clientAuth === 'basic' ? { authorization: basic } : {}),
-    },
+    fields,
     body: isForm ? new URLSearchParams(parameters).toString() : JSON.stringify(parameters),
   };
 }
@@ -118,14 +117,9 @@ const maxTokenLength = 16_384;
 const maxLifeSeconds = 31_536_000;
 
 /** Errors of RFC 6749 §5.2: the client or its grant is wrong, and the same request again would fail, too. */
-const refusalErrors: readonly unknown[] = [
-  'invalid_request',
-  'invalid_client',
-  'invalid_grant',
-  'unauthorized_client',
-  'unsupported_grant_type',
-  'invalid_scope',
-];
+const refusalErrors: readonly unknown[] = wordsOf(
+  'invalid_request invalid_client invalid_grant unauthorized_client unsupported_grant_type invalid_scope',
+);
 
 /**
  * The token of a response, or why there is none.

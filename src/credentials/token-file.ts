@@ -4,12 +4,11 @@
  * Keeps: at every instant the path names a complete file, the one before or the next; a change that somebody else made since
  * it was read is not overwritten. A text handed to `replaceTokenFile` is on the disk when that has resolved with `replaced`.
  */
-import { open, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { access, constants, open, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/values.ts';
-import { sendableForMs } from './renewal.policy.ts';
-import { isAccessToken, isRefreshToken, noToken, objectOf } from './token-endpoint.ts';
+import { isAccessToken, isRefreshToken, noToken, objectOf, sendableForMs } from './token-endpoint.ts';
 import type { Fetched, FetchedToken, NoToken } from './token-endpoint.ts';
 
 /** A longer file is not taken for one with a credential. Bytes. */
@@ -56,9 +55,6 @@ export async function readTokenFile(path: string): Promise<ReadFile | NoToken> {
   }
 }
 
-/** True when users that are neither the owner nor of the file's group have access to it. */
-export const isExposed = ({ owner }: ReadFile): boolean => (owner.mode & 0o007) !== 0;
-
 /**
  * Replaces the text of the file by writing a new file beside it and renaming that one over it. `changed`: the file was changed by
  * somebody else since it was read, and stays as it is. Never rejects. Callers hold the lock of the file.
@@ -83,40 +79,26 @@ export async function replaceTokenFile(
       await file.close();
     }
     const now = await readFile(realPath, 'utf8').catch(() => before);
-    if (now !== before) {
-      await rm(next, { force: true });
-      return 'changed';
-    }
+    if (now !== before) return 'changed';
     await rename(next, realPath);
-    await syncFolder(dirname(realPath)).catch(() => {});
+    // Writes the rename to the disk. Some file systems cannot do that; only a loss of power now could undo it.
+    const folder = await open(dirname(realPath)).catch(() => null);
+    await folder?.sync().catch(() => {});
+    await folder?.close();
     return 'replaced';
   } catch {
-    await rm(next, { force: true }).catch(() => {});
     return 'failed';
-  }
-}
-
-/** Writes the folder to the disk, and with it a rename. Some file systems cannot do that; only a loss of power now could undo the rename. */
-async function syncFolder(path: string): Promise<void> {
-  const folder = await open(path);
-  try {
-    await folder.sync();
   } finally {
-    await folder.close();
+    await rm(next, { force: true }).catch(() => {});
   }
 }
 
-/** True when a file can be created beside this one. */
-export async function canReplace({ realPath }: ReadFile, suffix: string): Promise<boolean> {
-  const probe = `${realPath}.${suffix}`;
-  try {
-    await writeFile(probe, '', { flag: 'wx', mode: 0o600 });
-    await rm(probe);
-    return true;
-  } catch {
-    return false;
-  }
-}
+/** True when a file may be created beside this one. */
+export const canReplace = ({ realPath }: ReadFile): Promise<boolean> =>
+  access(dirname(realPath), constants.W_OK).then(
+    () => true,
+    () => false,
+  );
 
 /** A refresh token and the access token that came with it. */
 export interface StoredGrant {
@@ -190,16 +172,24 @@ export class FileLock {
     this.#id = id;
   }
 
-  /** `held`: another process holds the lock · `failed`: the lock file cannot be written. Never rejects. */
+  /** `held`: another process holds the lock; one that is too old is gone at the next attempt · `failed`: it cannot be written. Never rejects. */
   async take(): Promise<'taken' | 'held' | 'failed'> {
+    const aside = `${this.#path}.${this.#id}`;
     try {
       await writeFile(this.#path, this.#id, { flag: 'wx', mode: 0o600 });
       return 'taken';
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') return 'failed';
-      await this.#removeOld();
-      return 'held';
     }
+    try {
+      const { mtimeMs: heldSince } = await stat(this.#path);
+      await writeFile(aside, '', { flag: 'wx', mode: 0o600 });
+      if ((await stat(aside)).mtimeMs - heldSince >= lockMs) await rename(this.#path, aside);
+    } catch {
+      // The lock file is gone, or its age cannot be read: the next attempt decides.
+    }
+    await rm(aside, { force: true }).catch(() => {});
+    return 'held';
   }
 
   /** False when this process has held the lock for too long and another process has taken it. Never rejects. */
@@ -209,20 +199,5 @@ export class FileLock {
 
   async release(): Promise<void> {
     if (await this.isOurs()) await rm(this.#path, { force: true }).catch(() => {});
-  }
-
-  /** Removes a lock file that is too old, so that the next attempt may take the lock. */
-  async #removeOld(): Promise<void> {
-    const aside = `${this.#path}.${this.#id}`;
-    try {
-      const { mtimeMs: heldSince } = await stat(this.#path);
-      await writeFile(aside, '', { flag: 'wx', mode: 0o600 });
-      const { mtimeMs: now } = await stat(aside);
-      if (now - heldSince >= lockMs) await rename(this.#path, aside);
-    } catch {
-      // The lock file is gone, or its age cannot be read: the next attempt decides.
-    } finally {
-      await rm(aside, { force: true }).catch(() => {});
-    }
   }
 }

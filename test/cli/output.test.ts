@@ -97,11 +97,11 @@ describe('serve goes on, and calls that it holds get their answers,', () => {
     expect(await code).toBe(0);
   });
 
-  test('when nobody reads a pipe: it keeps a bounded part, and says how much is lost when somebody reads again', async () => {
-    const source = JSON.stringify(new URL('../../src/cli/output.ts', import.meta.url).href);
+  test('when nobody reads a pipe: it keeps a bounded part, and goes on when somebody reads again', async () => {
+    const source = JSON.stringify(new URL('../../src/cli/io.ts', import.meta.url).href);
     const writer = `
       import { Output } from ${source};
-      const output = new Output(process.stdout, { onLoss: (why) => console.error(why), noticeOf: (lost) => \`lost \${lost}\\n\` });
+      const output = new Output(process.stdout, (why) => console.error(why));
       for (let n = 0; n < 6_000; n += 1) { output.write("x".repeat(999) + "\\n"); if (n % 100 === 0) await new Promise(setImmediate); }
       console.error("waiting", process.stdout.writableLength);
       const alive = setInterval(() => process.stdout.writableLength === 0 && (output.write("again\\n"), clearInterval(alive)), 20);`;
@@ -112,8 +112,8 @@ describe('serve goes on, and calls that it holds get their answers,', () => {
     if (child.stdout === null) throw new Error('no pipe');
     const lines = (await text(child.stdout)).split('\n');
     expect(await code).toBe(0);
-    const whole = lines.filter((line) => line.length === 999).length;
-    expect(lines).toEqual(expect.arrayContaining([`lost ${6_000 - whole}`, 'again']));
+    expect(lines.filter((line) => line.length === 999).length).toBeLessThan(6_000);
+    expect(lines).toContain('again');
   });
 });
 

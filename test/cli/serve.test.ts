@@ -5,7 +5,7 @@ import { connect, createServer, type AddressInfo } from 'node:net';
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { endSignals } from '../../src/cli/end-signal.ts';
+import { endSignals } from '../../src/cli/io.ts';
 import { announcement } from '../../src/cli/serve.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { replicasKey } from '../../src/limiter/redis/presence.ts';

@@ -1,6 +1,6 @@
 /** An operator pauses, resumes and reopens an upstream through the admin port, over all replicas. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
-import { runControl } from '../../src/cli/control.ts';
+import { runControl } from '../../src/cli/running.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 import { scripted, type Answer, type Scripted, type ScriptedOptions } from './scripted.ts';
