@@ -57,10 +57,17 @@ const plainWord = /label|secret|sluice|example|laptop|password|changeme|default|
 /** Letters of one case throughout, and at most a number behind them: random texts have digits or both cases in between. */
 const onlyWords = /^(?:[^0-9A-Z]+|[^0-9a-z]+)\d{0,8}$/;
 
-/** Why a label key is weak: whoever can guess it finds out from labels, and from Redis, who calls. `null` = nothing suggests that it is. */
+/**
+ * Why a label key is weak: whoever can guess it finds out from labels, and from Redis, who calls. `null` = nothing suggests that it is.
+ * A random text passes from 22 characters of base64 or 32 hexadecimal digits on (128 bits).
+ */
 export function labelKeyWeakness(key: string): string | null {
+  if (/^(.{8,})\1/s.test(key)) return 'repeats itself';
   if (plainWord.test(key) || onlyWords.test(key)) return 'is made of words';
-  return new Set(key).size < 10 ? 'has too few different characters' : null;
+  const counts = [...Map.groupBy(key, (character) => character).values()].map(({ length }) => length);
+  // If its characters were drawn by chance, as often as they stand in it: for random texts a little less than what they really hold.
+  const bits = counts.reduce((sum, count) => sum + count * Math.log2(key.length / count), 0);
+  return bits < 72 ? 'is too short or has too few different characters' : null;
 }
 
 const expiredOf = ({ keys }: WorkspaceSettings, now: number): number =>

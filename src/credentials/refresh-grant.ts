@@ -2,8 +2,8 @@
  * Access tokens of one grant, renewed by its refresh token (RFC 6749 §6). Many providers replace the refresh token with each use: a
  * client that loses the endpoint's response, or uses a refresh token twice, may lose the grant.
  *
- * Owns: the order of one renewal, which token was refused. Does not own:
- * when a token is needed (`changing-source.ts`), which replica fetches it (`shared-tokens.ts`), the file itself.
+ * Owns: the order of one renewal, what is kept in memory while the file cannot be written, which token was refused. Does not
+ * own: when a token is needed (`changing-source.ts`), which replica fetches it (`shared-tokens.ts`), the file itself.
  * Keeps: one process of all that see the file exchanges the token at a time, with what the file says at that time; nothing is exchanged
  * unless the file could be replaced a moment before; a new refresh token is on the disk before its access token is sent. An exchange that
  * has begun is never cut off by a reload or the end of the process.
@@ -13,7 +13,7 @@ import type { Telemetry } from '../telemetry/telemetry.ts';
 import { noToken, readRefreshToken, readToken, tokenRequest } from './token-endpoint.ts';
 import type { Fetched, SendTokenRequest, TokenFetch } from './token-endpoint.ts';
 import { FileLock, grantText, readTokenFile, replaceTokenFile, usableAccess } from './token-file.ts';
-import type { ReadFile } from './token-file.ts';
+import type { ReadFile, StoredGrant } from './token-file.ts';
 
 /** How long a renewal waits for the lock of the file: longer than the lock outlives a dead process. Milliseconds. */
 const lockWaitMs = 13_000;
@@ -34,6 +34,8 @@ type RenewalInput = Pick<TokenFetch, 'client' | 'upstream' | 'unwanted'>;
 export class RefreshGrant {
   readonly #parts: RefreshGrantParts;
   readonly #underWay = new Set<Promise<unknown>>();
+  /** What an exchange brought that is not on the disk. It takes precedence while the text of the file is that of `seen`. */
+  #unsaved: { readonly grant: StoredGrant; readonly seen: ReadFile } | null = null;
   /** Client and refresh token that the endpoint has refused for good: with a new secret the same token may be accepted. */
   #ended: string | null = null;
   /** The file's text when this process last read it for a check or a renewal, or wrote it. */
@@ -60,10 +62,11 @@ export class RefreshGrant {
     return isNew;
   }
 
-  /** Resolves when no exchange is under way any more. */
+  /** Resolves when no exchange is under way any more, after one last attempt to save what is not on the disk. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await Promise.allSettled(this.#underWay);
+    if (this.#unsaved !== null) await replaceTokenFile(this.#unsaved.seen, grantText(this.#unsaved.grant));
   }
 
   async #fetch(input: RenewalInput): Promise<Fetched> {
@@ -95,25 +98,29 @@ export class RefreshGrant {
 
   async #renew(input: RenewalInput, seen: ReadFile, lock: FileLock): Promise<Fetched | null> {
     this.#lastText = seen.text;
-    const found = usableAccess(seen.stored, input.unwanted, this.#parts.clock);
+    if (seen.text !== this.#unsaved?.seen.text) this.#unsaved = null;
+    const grant = this.#unsaved?.grant ?? seen.stored;
+    const found = usableAccess(grant, input.unwanted, this.#parts.clock);
     if (found !== null) return found;
-    if (this.#ended === nameOf(input, seen)) return noToken('grant_ended');
-    const tried = await replaceTokenFile(seen, seen.text);
-    if (tried !== 'replaced') return tried === 'changed' ? null : noToken('unwritable');
-    return (await lock.isOurs()) ? this.#exchange(input, seen) : null;
+    if (this.#ended === endedName(input, grant)) return noToken('grant_ended');
+    if (this.#unsaved === null) {
+      const tried = await replaceTokenFile(seen, seen.text);
+      if (tried !== 'replaced') return tried === 'changed' ? null : noToken('unwritable');
+    }
+    return (await lock.isOurs()) ? this.#exchange(input, seen, grant) : null;
   }
 
-  async #exchange(input: RenewalInput, seen: ReadFile): Promise<Fetched | null> {
+  async #exchange(input: RenewalInput, seen: ReadFile, grant: StoredGrant): Promise<Fetched | null> {
     const { clock, send, path, telemetry } = this.#parts;
     const { client, upstream } = input;
     const [issuedAt, asked] = [clock.monotonic(), clock.now()];
-    const result = await send(tokenRequest(client, seen.stored.refreshToken), upstream, never);
+    const result = await send(tokenRequest(client, grant.refreshToken), upstream, never);
     if (result.kind === 'failed') return noToken(result.fault);
     const read = readToken(result.reply, clock.now(), 'refresh_token');
     if (read.kind === 'failed' && read.fault === 'grant_ended') {
       const later = await readTokenFile(path);
       if (later.kind === 'read' && later.text !== seen.text) return null;
-      this.#ended = nameOf(input, seen);
+      this.#ended = endedName(input, grant);
       telemetry.log.error(
         'a refresh token is not valid any more: authorize the client again and write the new refresh token to its file',
         { upstream: upstream.name },
@@ -121,25 +128,30 @@ export class RefreshGrant {
     }
     const next = readRefreshToken(result.reply);
     if (read.kind === 'token' || next !== null) {
-      const endsAt = read.kind === 'failed' || read.lifeMs === null ? null : asked + read.lifeMs;
-      const access = read.kind === 'failed' ? null : { ...read, endsAt };
-      const text = grantText({ refreshToken: next ?? seen.stored.refreshToken, access });
-      const saved = await replaceTokenFile(seen, text);
-      if (saved === 'replaced') this.#lastText = text;
-      if (saved === 'failed') {
-        telemetry.count('sluice_credential_renewals_total', {
-          upstream: upstream.name,
-          outcome: 'unwritable',
-        });
-        telemetry.log.error(
-          'a new refresh token could not be written and is lost: mend the disk, authorize the client again and write the new refresh token to its file',
-          { upstream: upstream.name },
-        );
-      }
+      const access =
+        read.kind === 'failed'
+          ? null
+          : { ...read, endsAt: read.lifeMs === null ? null : asked + read.lifeMs };
+      await this.#save({ refreshToken: next ?? grant.refreshToken, access }, seen, upstream.name);
     }
     return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
   }
+
+  async #save(grant: StoredGrant, seen: ReadFile, upstream: string): Promise<void> {
+    const { telemetry } = this.#parts;
+    const text = grantText(grant);
+    const saved = await replaceTokenFile(seen, text);
+    if (saved === 'failed') {
+      telemetry.count('sluice_credential_renewals_total', { upstream, outcome: 'unwritable' });
+      telemetry.log.error(
+        'a new refresh token could not be written and is in memory only: free or mend the disk before this process ends',
+        { upstream },
+      );
+    }
+    if (saved === 'replaced') this.#lastText = text;
+    this.#unsaved = saved === 'failed' ? { grant, seen } : null;
+  }
 }
 
-const nameOf = ({ client }: RenewalInput, { stored }: ReadFile): string =>
-  JSON.stringify([client, stored.refreshToken]);
+const endedName = ({ client }: RenewalInput, { refreshToken }: StoredGrant): string =>
+  JSON.stringify([client, refreshToken]);

@@ -24,9 +24,15 @@ describe('a label key', () => {
     ['made of words', 'ACME-PRODUCTION-2026'],
     ['made of words', 'qwertyuiopasdfghjklzxcvbnm'],
     ['made of words', 'Sluice-Production-Key-9f'],
-    ['too few different characters', 'q7'.repeat(32)],
-    ['too few different characters', 'ab12'.repeat(16)],
-    ['too few different characters', '00000000000000000000000000000001'],
+    ['repeats itself', 'q7'.repeat(32)],
+    ['repeats itself', 'ab12'.repeat(16)],
+    ['repeats itself', '0123456789abcdef'.repeat(2)],
+    ['repeats itself', 'Tr0ub4dor&3'.repeat(2)],
+    ['too short or has too few', '8fA-02kq_91zXw7p'],
+    ['repeats itself', '12345678901234567890123456789012'],
+    ['repeats itself', 'a1B2c3D4e5a1B2c3D4e5a1B'],
+    ['repeats itself', '00000000000000000000000000000001'],
+    ['too short or has too few', '1919191919111991919199911919'],
   ])('is warned of when it is %s: %s', (why, key) => {
     const warnings = withKey(key);
     expect(warnings).toEqual([expect.stringContaining(why)]);
