@@ -477,6 +477,16 @@ describe('while the log is away, with whenDown: local', () => {
     expect(c.granted()).toEqual(['before', '1', '2']);
   });
 
+  test('a reload that was on its way to the log holds for calls that come afterwards', async () => {
+    const limit = { limit: 8, windowMs: 600_000, maxWaitMs: 1_000 };
+    await c.admit('before', limit);
+    await c.limiter.settle(c.grantOf('before'), { kind: 'succeeded', spent: null }, null);
+    const changing = c.reload({ meters: [{ meter: 'requests', limit: 4, windowMs: 600_000 }] });
+    c.end().goAway();
+    await Promise.all([changing, world.pass(100)]);
+    expect(await c.ask(['1', '2'], { ...limit, limit: 4 })).toEqual(['granted', 'refused']);
+  });
+
   /** A response that states eight requests as the limit, and so many as used. */
   const states = (used: number): Lesson => {
     const level = { lowest: used, highest: used };
