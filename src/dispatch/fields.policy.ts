@@ -304,18 +304,22 @@ const isWithheld = endsWith({
 
 // What caches are told of a response that was made for one caller: no cache that several callers share may store it.
 
-/** Directives that let a shared cache store what it otherwise may not (RFC 9111 §5.2.2), and `private`, also of named fields only. */
-const ofSharing = /^(?:public|s-maxage|private)\s*(?:=|$)/i;
+/** Directives that let a shared cache store what it otherwise may not (RFC 9111 §5.2.2). */
+const ofSharing = /^(?:public|s-maxage)\s*(?:=|$)/i;
 
 /**
- * The `Cache-Control` that the client gets for the upstream's lines of that name, in one line. `private` comes first, so that no
- * unclosed quote behind it can hide it.
+ * The `Cache-Control` that the client gets for the upstream's lines of that name, in one line. Where nothing in it keeps the response from
+ * shared caches, `private` comes first, so that no quote behind it, however broken, hides it.
  */
 function privateCacheControl(lines: readonly string[]): string {
   // Commas within quoted strings separate nothing. A quote that is never closed quotes nothing.
   const directives = lines.flatMap((line) => line.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/g) ?? []);
   const kept = directives.map((each) => each.trim()).filter((each) => each !== '' && !ofSharing.test(each));
-  return ['private', ...kept].join(', ');
+  const has = (name: string): boolean => kept.some((each) => each.toLowerCase() === name);
+  // With `must-understand` a cache may ignore `no-store` (RFC 9111 §5.2.2.3).
+  const isPrivate = has('private') || (has('no-store') && !has('must-understand'));
+  if (isPrivate && !lines.some((line) => line.includes('"'))) return kept.join(', ');
+  return ['private', ...kept.filter((each) => !/^private\s*(?:=|$)/i.test(each))].join(', ');
 }
 
 /** The `Vary` that the client gets for the upstream's lines of that name. `keyFields` in lower case. */
