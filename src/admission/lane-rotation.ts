@@ -69,7 +69,7 @@ export class LaneRotation {
   }
 
   /**
-   * A slot of the ceiling came back from a call that was not sent, here or, about a second ago, at another replica: the lanes that wait for one ask again, also
+   * A slot of the ceiling came back from a call that was not sent, here or at another replica: the lanes that wait for one ask again, also
    * in other buckets than that of the call, the one that has gone longest without a slot first. However many slots come back, a lane asks
    * a few times in a second, and so does each of very many.
    */

@@ -198,9 +198,6 @@ export class LateRefusals {
       const [first] = under;
       if (first === undefined) continue;
       const holds = await ceilings.forecast(ceilingOf(first.latest), positions);
-      // A slot came back at another replica: nobody tells of it.
-      const sleeps = under.some((lane) => (limiter.laneCeiling(lane.bucket, lane.key)?.waitMs ?? 0) > 0);
-      if (holds[0]?.waitMs === 0 && sleeps) this.#rotation.onSlotBack(key);
       // Mostly it holds nobody, and there are very many calls to look at.
       if (holds.every(({ waitMs }) => waitMs <= 0)) continue;
       const judged = [...this.#registry.calls.values()].filter(
