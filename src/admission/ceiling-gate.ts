@@ -389,8 +389,10 @@ class CeilingSlots {
 
   /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
   get #farLateMs(): number {
-    const usualMs = this.#lastMs.toSorted((a, b) => b - a)[1] ?? 0;
-    return usualMs > farMs ? Math.min(farReplies * usualMs, maxLateMs) : 0;
+    const slowMs = this.#lastMs.filter((ms) => ms > farMs);
+    if (slowMs.length < 2) return 0;
+    const [, usualMs = 0] = slowMs.sort((a, b) => b - a);
+    return Math.min(farReplies * usualMs, maxLateMs);
   }
 
   async giveBack({ ceiling, reply }: SlotReply): Promise<void> {
