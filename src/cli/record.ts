@@ -74,11 +74,10 @@ async function begin(admin: string, seconds: number): Promise<Part | string> {
     } catch {
       // What was cut off in the middle of a line: the response is not complete.
     }
-    resolve(null);
     return response.complete ? null : `${admin} cut it off`;
   };
   response.on('error', () => {});
-  const ended = read();
+  const ended = read().finally(() => resolve(null));
   const first = await header;
   return first === null
     ? refusedByAdmin(admin, 'The response is no recording that this version can read.')

@@ -264,4 +264,14 @@ describe('sluice record', () => {
     expect(await ended).toBe(1);
     expect(err.join()).toContain(gateway.url);
   });
+
+  test('JSON of something else is no recording', async () => {
+    const other = createServer((_request, response) => void response.end('{"paused":true}'));
+    await once(other.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
+    const { ended, err } = begun(['record', '--seconds', '1', '--admin', url], terminals);
+    expect(await ended).toBe(1);
+    expect(err.join()).toContain('is no recording');
+    other.close();
+  });
 });
