@@ -391,7 +391,12 @@ export class Shard {
   #putBack(call: OwnCall, lease: LeaseToken, sleepMs: number): void {
     answer(call, queuedWithoutForecast);
     call.state = { kind: 'waiting' };
-    void this.#say(call.admission.bucket, ended(lease, { kind: 'returned', sleepMs, because: 'backoff' }));
+    const settlement: Settlement = { kind: 'returned', sleepMs, because: 'backoff' };
+    // Until the log has it, the state still has the grant, which must not be taken a second time.
+    if (this.#alone === null && this.#shared.log.mayLose) this.#unheard.set(lease, settlement);
+    void this.#say(call.admission.bucket, ended(lease, settlement), (heard) => {
+      if (heard !== 'lost' && this.#alone === null) this.#unheard.delete(lease);
+    });
   }
 
   /** The call that goes by the grant; `null` = it does not any more. */
