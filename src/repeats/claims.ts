@@ -37,11 +37,15 @@ type ClaimState =
   | { readonly kind: 'held' }
   /** Its client left while it waited. It had come at `arrivedAt`, milliseconds since the epoch. */
   | { readonly kind: 'left'; readonly arrivedAt: number }
-  /** It has ended. What is not kept is only for the repeats that waited for it. */
+  /**
+   * It has ended. What is not kept is only for the repeats that waited for it. `until`: when the result expires, milliseconds since the
+   * epoch, sealed with it, because whoever can write to Redis can put an expired entry back.
+   */
   | {
       readonly kind: 'ended';
       readonly result: KeptResponse | 'too_large' | Pick<Refusal, 'code' | 'details'>;
       readonly isKept: boolean;
+      readonly until: number;
     };
 
 interface Claim {
@@ -121,7 +125,7 @@ export class Claims {
       signal.throwIfAborted();
       if (reply.kind === 'lost') {
         answeredAt = clock.monotonic();
-        const response = responseIn(key, reply.to, isReplayed);
+        const response = responseIn(key, reply.to, isReplayed, clock.now());
         if (typeof response === 'object') return { kind: 'response', response, isReplayed };
         free = response === 'free' ? reply.to : null;
         if (free !== null) continue;
@@ -150,7 +154,11 @@ export class Claims {
     const refused = failure === null ? null : { code: failure.code, details: failure.details };
     const result = ended.kind === 'answered' ? ended.response : refused;
     if (result === null || (result === 'too_large' && !isKept)) this.forget(key);
-    else this.#do(this.#put(key, { kind: 'ended', result, isKept }, isKept ? keepMs : passedOnMs));
+    else {
+      const lifeMs = isKept ? keepMs : passedOnMs;
+      const until = this.#parts.clock.now() + lifeMs;
+      this.#do(this.#put(key, { kind: 'ended', result, isKept, until }, lifeMs));
+    }
   }
 
   /** What this replica has written about the call counts no longer. */
@@ -252,9 +260,15 @@ type Written = Extract<PutReply<Claim>, { kind: 'lost' }>['to'];
 /**
  * The response that the entry has for a repeat; `held` = it has to be waited for, `free` = the call may be made.
  * @param isFirst it is the repeat's first look at the entry
+ * @param now milliseconds since the epoch
  * @throws Refusal where the call must not be made, or was refused
  */
-function responseIn(key: RepeatKey, written: Written, isFirst: boolean): KeptResponse | 'held' | 'free' {
+function responseIn(
+  key: RepeatKey,
+  written: Written,
+  isFirst: boolean,
+  now: number,
+): KeptResponse | 'held' | 'free' {
   /** The call has run, and its response cannot be had. */
   const unavailable = (why: Parameters<typeof noResponse>[0]): 'free' => {
     if (key.marker === 'key') throw noResponse(why);
@@ -263,8 +277,8 @@ function responseIn(key: RepeatKey, written: Written, isFirst: boolean): KeptRes
   if (written.kind !== 'entry') return unavailable('no longer available');
   const { state } = written.value;
   const isAbandoned = state.kind === 'held' && written.leftMs <= traceMs;
-  // What another call came to, and is not kept, is nothing to a repeat that did not wait for it.
-  const isOver = state.kind === 'ended' && !state.isKept && isFirst;
+  // What has expired counts no longer, whatever Redis holds. What is not kept is nothing to a repeat that did not wait for it.
+  const isOver = state.kind === 'ended' && (state.isKept ? now >= state.until : isFirst);
   if (isAbandoned || isOver || state.kind === 'left') return 'free';
   assertSameCall(key, written.value);
   if (state.kind === 'held') return 'held';

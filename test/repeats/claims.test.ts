@@ -114,6 +114,17 @@ test('a kept response is sealed, opened by who has the label key, and deleted by
   expect(await server.probe.exists(inRedis())).toBe(0);
 });
 
+test('a response that has expired is not given out, also when somebody puts it back', async () => {
+  const [a, b] = [replica('a'), replica('b')];
+  await a.find();
+  await a.ends();
+  await server.probe.pexpire(inRedis(), 3_600_000);
+  b.clock.advance(500_000);
+  expect(await b.find()).toMatchObject({ kind: 'response' });
+  b.clock.advance(100_000);
+  expect(await b.find()).toEqual(make);
+});
+
 test('what a call that is not kept came to is only for those that waited: a refusal, or nothing, which frees its key', async () => {
   const [a, b] = [replica('a'), replica('b')];
   await a.find();
