@@ -186,9 +186,9 @@ const texts = new Set(
 const isDataUrl = (text: string): boolean =>
   text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
 
-/** A picture, a sound or a document: outside of `texts` no text of this length is of these characters alone. */
+/** A picture, a sound or a document, also in lines: outside of `texts` no text of this length is of these characters alone. */
 const isFile = (text: string): boolean =>
-  isDataUrl(text) || (text.length > shortestFile && !/[^\w+/=\\-]/.test(text));
+  isDataUrl(text) || (text.length > shortestFile && !/[^\w+/=\\\r\n-]/.test(text));
 
 function readPrompt(body: JsonRecord): Prompt {
   const prompt = { textBytes: 0, images: 0, tokens: 0, marked: 0 };

@@ -59,6 +59,7 @@ describe('the estimated tokens of a call', () => {
     ['nothing that seals a thought', chatPath, say([{ thinking: x(4), signature: x(2_000) }]), 4],
     ['texts to embed, without a blank', '/v2/embed', { texts: [x(8_000), x(8_000)] }, 4_000],
     ['a picture of unknown form', chatPath, say([{ type: 'text', text: x(4) }, { blob: x(20_000) }]), 769],
+    ['a file in lines', chatPath, say([{ source: { data: `${x(76)}\r\n`.repeat(200) } }]), 768],
     [
       'nothing that is nested too deeply',
       chatPath,
