@@ -1,13 +1,13 @@
 /**
  * What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
- * Azure, Groq, Mistral, Anthropic, Gemini, Bedrock, Cohere and Ollama.
+ * Azure, Groq, Mistral, Anthropic, Gemini, Vertex AI, Bedrock, Cohere and Ollama.
  *
  * And what a call has spent in all. Invariants: a member that is missing or no count is not stated; nothing is ever read as 0 that was
  * not 0; a meter whose level the response's fields state is settled by that level alone.
  */
 import type { Costs, Feedback, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
-import { countAt, objectAt, recordAt, type JsonRecord } from './json.policy.ts';
+import { countAt, objectAt, parseJson, recordAt, valueAt, type JsonRecord } from './json.policy.ts';
 import { count, type Fields } from './limits.policy.ts';
 
 /** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
@@ -49,7 +49,24 @@ export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
   // Ollama counts among the members of its last line.
   for (const [, name = '', value] of members === known ? text.matchAll(ollamaCount) : [])
     members = { ...members, [name]: Number(value) };
+  const ofVertex = members === known ? usageOfVertex(text) : null;
+  if (ofVertex !== null) members = { ...known, ...ofVertex };
   return members !== known && text.includes(`"${groqMark}"`) ? { ...members, [groqMark]: true } : members;
+}
+
+/** Vertex AI's `predict` counts each text that it embeds, or a prompt and what was made of it. */
+function usageOfVertex(text: string): JsonRecord | null {
+  const body = /"token_count"|"tokenMetadata"/.test(text) ? parseJson(text) : undefined;
+  const counted = (what: string): unknown =>
+    valueAt(body, ['metadata', 'tokenMetadata', what, 'totalTokens']);
+  const prompt = counted('inputTokenCount');
+  if (prompt !== undefined) return { prompt_tokens: prompt, completion_tokens: counted('outputTokenCount') };
+  const predictions = valueAt(body, ['predictions']);
+  const counts = (Array.isArray(predictions) ? predictions : []).map((one) =>
+    countAt(valueAt(one, ['embeddings', 'statistics']), 'token_count'),
+  );
+  const total = counts.reduce<number>((sum, count) => sum + (count ?? 0), 0);
+  return counts.length === 0 || counts.includes(null) ? null : { prompt_tokens: total, total_tokens: total };
 }
 
 /** Bedrock counts the call of a model in its own form in fields of the response; a stream its input alone, and the rest behind its head. */

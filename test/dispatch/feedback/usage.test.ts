@@ -36,6 +36,13 @@ const kept = (read: number, written: number) => ({
 });
 const filtered = { prompt_filter_results: [{ prompt_index: 0 }] };
 
+const embedding = (tokens: number) => ({
+  embeddings: { statistics: { token_count: tokens }, values: [0.1] },
+});
+const metadata = (input: number, output: number) => ({
+  tokenMetadata: { inputTokenCount: { totalTokens: input }, outputTokenCount: { totalTokens: output } },
+});
+
 describe('the usage reported by a response', () => {
   test.each<[string, unknown, ReturnType<typeof used>]>([
     [
@@ -44,6 +51,8 @@ describe('the usage reported by a response', () => {
       used(100, 0, 100, 20, 120),
     ],
     ['Cohere', { meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } }, used(40, 0, 40, 60, 100)],
+    ['embeddings of Vertex AI', { predictions: [embedding(6), embedding(9)] }, used(15, 0, 15, null, 15)],
+    ['predictions of Vertex AI', { metadata: metadata(12, 3) }, used(12, 0, 12, 3, 15)],
     [
       'Ollama',
       '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n',
