@@ -4,7 +4,7 @@
  * which {@link hasNoValidKey} is true, and none of these words.
  */
 import { hostOwners } from './origins.ts';
-import type { Settings, UpstreamCredential, WorkspaceSettings } from './settings.ts';
+import type { Settings, UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './settings.ts';
 
 /** Every credential of the file, with its upstream and the words that say whose it is. */
 const credentialsOf = ({ upstreams, workspaces }: Settings) =>
@@ -40,8 +40,22 @@ export function configurationWarnings(settings: Settings, now: number): string[]
       ({ name, pattern: { host } }) =>
         `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
     ),
+    ...[...upstreams.values()]
+      .filter(sharesQuotaOfShops)
+      .map(
+        ({ name }) =>
+          `upstream ${name}: all hosts under its wildcard share one quota; if the platform counts per shop, add bucketBy: [credential, host]`,
+      ),
   ];
 }
+
+/** One credential for many shops, whose calls then wait for one another also where the platform counts per shop. */
+const sharesQuotaOfShops = ({ kind, origins, credential, bucketBy, dialect }: UpstreamSettings): boolean =>
+  kind === 'commerce' &&
+  credential !== null &&
+  dialect === null &&
+  !bucketBy.includes('host') &&
+  origins.some(({ wildcard }) => wildcard);
 
 /** A label key that can be guessed: the warning fits a log, too, because it shows nothing of the key. */
 export function ofLabelKey({ privacy }: Pick<Settings, 'privacy'>): string[] {

@@ -110,3 +110,17 @@ describe('a wildcard origin with a credential', () => {
     expect(warnings.filter((warning) => warning.includes('host'))).toEqual([]);
   });
 });
+
+describe('one quota for all shops of a wildcard', () => {
+  const token = 'credential: { header: x-shopify-access-token, value: token }';
+  test.each([
+    ['is warned of with one token for all', token, 1],
+    ['is none with a bucket for each host', `${token}, bucketBy: [credential, host]`, 0],
+    ["is none with the clients' own credentials", 'mode: enforce', 0],
+  ])('%s', (_, keys, count) => {
+    const shop = `kind: commerce, origins: ["https://*.myshopify.com"], ${keys}`;
+    const text = `${strongKey}upstreams: { shop: { ${shop} } }\nworkspaces: { acme: { keys: [{ hash: "sha256:${'0'.repeat(64)}" }] } }\n`;
+    const warning = 'upstream shop: all hosts under its wildcard share one quota';
+    expect(warningsOf(text)).toEqual(Array.from({ length: count }, () => expect.stringContaining(warning)));
+  });
+});
