@@ -57,11 +57,14 @@ export const troubleOf = (reason: keyof typeof adviceOf): RedisTrouble => ({
   advice: adviceOf[reason],
 });
 
+/** What an ACL refuses: to the user, or inside of a script of the user's, before Redis 7.2 and since. */
+const forbidden = /^(?:NOPERM|ERR (?:The user executing the script can't|ACL failure in script))/;
+
 /** Patterns of error replies of Redis. */
 const replyPatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
   [/^(WRONGPASS|NOAUTH)/, 'password'],
   [/^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
-  [/^NOPERM/, 'permission'],
+  [forbidden, 'permission'],
   [/READONLY/, 'read_only'],
   [/^OOM|maxmemory/, 'memory'],
   [/MISCONF/, 'persistence'],

@@ -181,3 +181,12 @@ test('a Redis Cluster counts as reached while all its primaries answer, and a pr
   expect(connection.primaries()).toBe(all.join(' '));
   await expect(connection.reachAll()).rejects.toThrow(/closed/i);
 });
+
+test.each([
+  "NOPERM this user has no permissions to run the 'zadd' command",
+  "ERR The user executing the script can't run this command or subcommand script: fc54, on @user_script:1.",
+  "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: 57f1",
+  "ERR ACL failure in script: User default has no permissions to run the 'zadd' command script: fc54",
+])('what an ACL refuses is named so, in a script as well: %s', (message) =>
+  expect(redisTrouble(new Error(message), { tls: false })?.reason).toBe('permission'),
+);
