@@ -77,6 +77,8 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
  * has counted, or else, unless it drains as before, with the longest log of sends, or with the longest window.
  */
 function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: number): void {
+  // Each drains by its own rate until now: that of the meter which goes on with its level is another one.
+  for (const meter of bucket.meters.values()) drain(meter, now);
   const known = windowNames
     .flatMap((name) => bucket.meters.get(name) ?? [])
     .flatMap((meter) => (meter.limit === null ? [] : { ...meter }))
