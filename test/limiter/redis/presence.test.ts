@@ -104,3 +104,11 @@ test('every new connection makes a replica doubt: it may lead to another server'
   await isBack;
   expect(one.doubts()).toBe(1);
 });
+
+test('a foreign value in the place of the replicas is replaced', async () => {
+  const { one, two } = await twoReplicas();
+  await redis.set(replicasKey, 'foreign');
+  await one.beat();
+  await two.beat();
+  expect(two.count()).toBe(2);
+});
