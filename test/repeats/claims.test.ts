@@ -121,7 +121,7 @@ test('a response that has expired is not given out, also when somebody puts it b
   await server.probe.pexpire(inRedis(), 3_600_000);
   b.clock.advance(500_000);
   expect(await b.find()).toMatchObject({ kind: 'response' });
-  b.clock.advance(100_000);
+  b.clock.advance(110_000);
   expect(await b.find()).toEqual(make);
 });
 
