@@ -13,7 +13,7 @@ import {
 } from 'node:zlib';
 import type { Clock } from '../clock.ts';
 import { codingsIn } from '../field-lines.policy.ts';
-import { hasLargeWindow, hasZlibHead, withoutCoding } from './request-body.policy.ts';
+import { hasLargeWindow, hasZlibHead } from './request-body.policy.ts';
 
 /** The start of a body. */
 export interface BodyStart {
@@ -106,7 +106,8 @@ export async function arrived(
 }
 
 // Decoding, of compressed responses for our own eyes and within bounds: what is read beside a response must not cost more than the response.
-// A response that decodes to more than its bytes allow is passed on and not read; a decoder ends with its response.
+// Nothing is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not read; a decoder ends with
+// its response.
 
 const kib = 1024;
 /** What one response may decode to, bytes: text of events shrinks to a 90th at best, and a bomb to a 600,000th. */
@@ -212,18 +213,31 @@ export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, c
   };
 }
 
-/** Longest text that is decoded as a whole, and what one that is longer counts as. Bytes. */
+/** Longest text that is decoded as a whole, bytes. */
 const maxTextBytes = 256 * kib;
-const failedBytes = kib * kib;
+/** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
+const maxTextMs = 1_000;
 
-/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or enough has been decoded for now. */
-export function decoded(bytes: Buffer, encoding: string, clock: Clock): string | null {
+/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or not decoded in time. */
+export async function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<string | null> {
   if (isPlain(encoding)) return bytes.toString('utf8');
-  const now = clock.monotonic();
-  if (!takes(0, now)) return null;
-  const text = withoutCoding(encoding, bytes, maxTextBytes);
-  takes(text?.length ?? failedBytes, now);
-  return text?.toString('utf8') ?? null;
+  const parts: Buffer[] = [];
+  let length = 0;
+  const decoder = decoderFor(
+    encoding,
+    (part) => {
+      length += part.length;
+      parts.push(part);
+      if (length > maxTextBytes) decoder?.stop();
+    },
+    clock,
+  );
+  if (decoder === null) return null;
+  const cancel = clock.after(maxTextMs, () => decoder.stop());
+  decoder.write(bytes);
+  const isWhole = await new Promise((resolve) => decoder.end(resolve));
+  cancel();
+  return isWhole === true ? Buffer.concat(parts, length).toString('utf8') : null;
 }
 
 // Passing

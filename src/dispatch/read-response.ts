@@ -77,7 +77,7 @@ export async function readForLearning(
     : isRefusal || callClass === 'graphql' || dialect?.bodyStatuses.includes(status) === true;
   const whole = await arrived(body, length);
   if (whole !== null) {
-    const text = isRead ? decoded(whole, encoding, clock) : null;
+    const text = isRead ? await decoded(whole, encoding, clock) : null;
     return { body: whole, feedback: judge(text), bodyFeedback: null };
   }
   if (!isRead) return { body, feedback: judge(null), bodyFeedback: null };
@@ -101,7 +101,7 @@ export async function readForLearning(
   }
   if (watch !== null && !Buffer.isBuffer(start.body)) return watched(start.body, judge(null), watch);
   const isReadable = start.whole || (isRefusal && isPlain(encoding));
-  const text = isReadable ? decoded(start.bytes, encoding, clock) : null;
+  const text = isReadable ? await decoded(start.bytes, encoding, clock) : null;
   return { body: start.body, feedback: judge(text), bodyFeedback: null };
 }
 

@@ -25,7 +25,7 @@ const decoders = new Map<string, (body: Buffer, options: { readonly maxOutputLen
 ]);
 
 /** A body without its content coding; `null` where that is not known, or the body is damaged or decodes to more bytes. */
-export function withoutCoding(encoding: string, body: Buffer, maxBytes: number): Buffer | null {
+function withoutCoding(encoding: string, body: Buffer, maxBytes: number): Buffer | null {
   const [name = '', ...others] = codingsIn(encoding);
   const decode = others.length === 0 ? decoders.get(name) : undefined;
   if (decode === undefined || (name === 'br' && hasLargeWindow(body[0] ?? 0))) return null;
