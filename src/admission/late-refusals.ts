@@ -197,6 +197,7 @@ export class LateRefusals {
     for (const [limits, under] of Map.groupBy(lanes, ({ latest }) => limitsOf(ceilingOf(latest)))) {
       const [first] = under;
       if (first === undefined) continue;
+      await Promise.all(under.map(asked));
       const holds = await ceilings.forecast(ceilingOf(first.latest), positions);
       // Mostly it holds nobody, and there are very many calls to look at.
       if (holds.every(({ waitMs }) => waitMs <= 0)) continue;
@@ -240,6 +241,7 @@ export class LateRefusals {
   /** Refuses the late calls, one after the other, so that a refused call is not part of the next one's forecast. */
   async #refuseLateOf(calls: readonly QueuedCall[]): Promise<void> {
     for (const call of inTurn(calls)) {
+      await asked(call.lane);
       if (!call.isWaiting) continue;
       const { bucket, ticket } = call.request.admission;
       const forecast = await this.#parts.limiter.forecast(bucket, ticket);
@@ -274,6 +276,9 @@ export class LateRefusals {
 }
 
 const hasLimits = ({ perMinute, perDay }: CeilingLimits): boolean => perMinute !== null || perDay !== null;
+
+/** Calls of the lane that ask for a slot when this is called are sent then, or stand in their line again. */
+const asked = ({ gate }: LaneView): Promise<void> => gate.tail;
 
 const limitsOf = ({ perMinute, perDay }: CeilingLimits): string => `${perMinute} ${perDay}`;
 

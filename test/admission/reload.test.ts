@@ -83,6 +83,18 @@ describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
     expect(refusals.get('c2')).toMatchObject({ heldBy: 'ceiling_minute' });
   });
 
+  test('of the minute that lowers it tells the time behind calls that ask for a slot just then', async () => {
+    const { enter, pass, reload, story, refusals } = world(ms);
+    const patience = [600_000, 600_000, 600_000, 15_000];
+    for (const [at, maxWaitMs] of patience.entries())
+      enter(`c${at}`, { perMinute: 9, maxWaitMs, ...setting(metered(1, 4_000, 'rolling')) });
+    await pass(1_000);
+    reload({ perMinute: 1, ...setting(metered(3, 4_000, 'rolling')) });
+    await pass(1);
+    expect(story).toEqual(['c0', 'c3 wait_expired']);
+    expect(refusals.get('c3')?.retryInMs).toBeGreaterThan(3 * 60_000 - 1_000);
+  });
+
   test('of the day that lowers it below what was sent holds waiting calls and refuses new ones', async () => {
     const { enter, pass, reload, story, refusals } = world(ms);
     for (const id of names(7)) enter(id, { ...day, perDay: 5 });
