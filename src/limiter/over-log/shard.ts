@@ -207,9 +207,10 @@ export class Shard {
     this.#noteEnded(admission, held, settle.settlement);
     if (isRequeued(settle.settlement)) call.own.state = { kind: 'waiting' };
     else this.#calls.delete(hasLeft ? grant.lease : grant.ticket);
+    const hasRunOut = this.#wasUnheard();
     const hear = (heard: Heard): void => {
       if (heard !== 'lost' && this.#alone === null) this.#unheard.delete(held.lease);
-      const isGone = heard !== 'lost' && heard?.kind === 'lease' && !heard.known;
+      const isGone = heard === 'lost' ? hasRunOut : heard?.kind === 'lease' && !heard.known;
       if (isGone && isCapped(admission)) this.#parts.onLeaseLost('expired');
     };
     return this.#say(grant.bucket, settle, hear, this.#isAwaited(admission, settle) ? 'now' : 'soon');
@@ -407,6 +408,13 @@ export class Shard {
     const own = this.#calls.get(lease) ?? this.#calls.get(ticket);
     if (own?.state.kind !== 'sent' || own.state.held.grant.lease !== lease) return null;
     return { own, admission: own.admission, held: own.state.held };
+  }
+
+  /** Nothing was heard of this replica for so long that its leases have run out. */
+  #wasUnheard(): boolean {
+    const { replica, leaseMs } = this.#parts;
+    const { state, log } = this.copy;
+    return log.now() - (state.replicas.scoreOf(replica) ?? 0) > leaseMs;
   }
 
   /** Somebody may be waiting for what the end of the call does: its lane or bucket has a cap, or it failed, or calls wait, or it may open the bucket. */

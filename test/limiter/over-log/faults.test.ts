@@ -228,16 +228,25 @@ describe('a serialized lane', () => {
     },
   );
 
-  test('counts a lease as lost that ran out while its replica stood still with a call under way', async () => {
-    await a.admit('first', { maxInFlight: 2 });
-    await b.admit('second', { maxInFlight: 2 });
-    a.end().stop();
-    await world.pass(2 * leaseMs);
-    a.end().goOn();
-    await a.settle('first');
-    await b.settle('second');
-    expect([a.leasesLost, b.leasesLost]).toEqual([['expired'], []]);
-  });
+  test.each(['the log hears of', 'the log loses'] as const)(
+    'counts a lease as lost that ran out while its replica stood still with a call under way, whose end %s',
+    async (end) => {
+      const kept = said();
+      await a.admit('first', { maxInFlight: 2 });
+      await b.admit('second', { maxInFlight: 2 });
+      a.end().stop();
+      await world.pass(2 * leaseMs);
+      if (end === 'the log hears of') a.end().goOn();
+      const settled = a.settle('first');
+      if (end === 'the log loses') {
+        a.end().goAway();
+        await world.lose(kept);
+      }
+      await settled;
+      await b.settle('second');
+      expect([a.leasesLost, b.leasesLost]).toEqual([['expired'], end === 'the log loses' ? ['epoch'] : []]);
+    },
+  );
 
   test('has its call at its position again where its guard does not answer', async () => {
     let answers = false;
