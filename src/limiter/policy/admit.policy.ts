@@ -78,7 +78,9 @@ type Refusal = Extract<AdmitReply, { kind: 'refused' }>;
  * because it brings other settings than the bucket has. Changes nothing.
  */
 export function refusalShown(bucket: Bucket, admission: StoredAdmission, now: number): Refusal | null {
-  if (admission.position.kind === 'kept' || bucket.tickets.has(admission.ticket)) return null;
+  const { position, reservation, ticket } = admission;
+  // What is kept for a call that comes back may be known elsewhere only.
+  if (position.kind === 'kept' || reservation !== undefined || bucket.tickets.has(ticket)) return null;
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined && lane.ceilingTag !== admission.ceilingTag) return null;
   if (!isUnder(bucket, admission.setting)) return null;

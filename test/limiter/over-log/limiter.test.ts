@@ -1,6 +1,6 @@
 /** The limiter over a log: what a call goes through at one replica, and between two. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
-import { bucketKey, ticketId } from '../../../src/ids.ts';
+import { bucketKey, ceilingKey, ticketId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import { createEmbeddedLimiter } from '../../../src/limiter/over-log/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
@@ -98,6 +98,19 @@ test('a refusal that the copy shows appends nothing', async () => {
   const [before, refused] = [said(), { kind: 'refused', reason: 'wait_too_long' }];
   expect(await a.admit('two', { ...limit, maxWaitMs: 10_000 })).toMatchObject(refused);
   expect(said()).toBe(before);
+});
+
+test('a call that comes back for what is kept for it is refused by no copy that has not heard of that', async () => {
+  await a.admit('one');
+  await b.admit('two');
+  await a.settle('one', throttled(60_000, false));
+  b.end().stop();
+  await a.limiter.open(bucket, 0);
+  const terms = { ceiling: ceilingKey('c'), waitMs: 0, lastsMs: 10_000, maxReserved: 1, begins: true };
+  await a.limiter.reserve(admission('later', { arrivedAt: world.clock.monotonic() }), terms);
+  const back = b.admit('back', { reservation: ticketId('later'), maxWaitMs: 1_000 });
+  b.end().goOn();
+  expect(await back).toMatchObject({ kind: 'granted' });
 });
 
 test('a refusal of the log leaves no call behind', async () => {
