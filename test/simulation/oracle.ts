@@ -140,7 +140,7 @@ export async function judge(lives: Lives, refused: RefusedCall): Promise<Verdict
   const stayed = await lives.stay(refused, refused.at + maxMs + tolerance.early(maxMs) + 1_000);
   return (
     tooSoon(refused, stayed, tolerance, leftMs) ??
-    tooLate(refused, stayed, tolerance) ??
+    (isBackground(call.lane) && !refused.isArriving ? null : tooLate(refused, stayed, tolerance)) ??
     (await returned(lives, refused, stayed, { tolerance, call }))
   );
 }
@@ -159,7 +159,10 @@ function tooSoon(
   return { kind: 'false', text };
 }
 
-/** (c) */
+/**
+ * (c). Not of a background call that has waited: it may have been the one that is due, and would have left before all others then. Who comes
+ * back is not, because the turn is that of the next background call by then, or a minute away. So the time is told without it.
+ */
 function tooLate(refused: RefusedCall, stayed: Followed, { late }: Tolerance): Verdict | null {
   const waitMs = waitOf(refused, stayed);
   if (waitMs === null || refused.retryInMs <= Math.max(minStatedMs, waitMs) + late(refused.retryInMs))
