@@ -22,8 +22,11 @@ export interface HeldGrant {
 export type OwnCallState =
   /** Asks to be admitted, and has no reply: it may be refused. */
   | { readonly kind: 'entering' }
-  /** Stands in its lane, or has said a settlement that puts it there. */
-  | { readonly kind: 'waiting' }
+  /**
+   * Stands in its lane, or has said a settlement that puts it there. `putBack`: that settlement; `null` = it had no grant. Where the log has
+   * not heard it, or has lost it, the state still has the grant.
+   */
+  | { readonly kind: 'waiting'; readonly putBack: SettleEvent | null }
   /** Granted; the guard of its lane is being asked. */
   | { readonly kind: 'guarding'; readonly held: HeldGrant }
   /** It has its grant, and may be under way. */

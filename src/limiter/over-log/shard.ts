@@ -205,7 +205,7 @@ export class Shard {
     };
     if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
     this.#noteEnded(admission, held, settle.settlement);
-    if (isRequeued(settle.settlement)) call.own.state = { kind: 'waiting' };
+    if (isRequeued(settle.settlement)) call.own.state = { kind: 'waiting', putBack: settle };
     else this.#calls.delete(hasLeft ? grant.lease : grant.ticket);
     const hasRunOut = this.#wasUnheard();
     const hear = (heard: Heard): void => {
@@ -300,7 +300,7 @@ export class Shard {
       if (heard === 'lost' || !this.#isHere(call) || call.state.kind !== 'entering') return;
       if (heard?.kind === 'granted' || heard?.kind === 'queued') {
         keepPosition(call, heard.order);
-        call.state = { kind: 'waiting' };
+        call.state = { kind: 'waiting', putBack: null };
         // A grant is taken with the other grants of its entry.
         if (heard.kind === 'granted') return;
         const { forecastMs, ahead, heldBy } = heard;
@@ -391,13 +391,9 @@ export class Shard {
   /** The grant is not used: the call waits again, at its position. */
   #putBack(call: OwnCall, lease: LeaseToken, sleepMs: number): void {
     answer(call, queuedWithoutForecast);
-    call.state = { kind: 'waiting' };
-    const settlement: Settlement = { kind: 'returned', sleepMs, because: 'backoff' };
-    // Until the log has it, the state still has the grant, which must not be taken a second time.
-    if (this.#alone === null && this.#shared.log.mayLose) this.#unheard.set(lease, settlement);
-    void this.#say(call.admission.bucket, ended(lease, settlement), (heard) => {
-      if (heard !== 'lost' && this.#alone === null) this.#unheard.delete(lease);
-    });
+    const putBack = ended(lease, { kind: 'returned', sleepMs, because: 'backoff' });
+    call.state = { kind: 'waiting', putBack };
+    void this.#say(call.admission.bucket, putBack);
   }
 
   /** The call that goes by the grant; `null` = it does not any more. */
@@ -564,14 +560,12 @@ export class Shard {
       // It was granted again, although it is under way: the new lease is the one to settle.
       if (lease.token !== state.held.lease) goOn(call, lease.token, this.#alone !== null);
     } else if (lease !== null) {
-      const settlement = this.#unheard.get(lease.token);
-      if (settlement === undefined) return this.#takeGrant(call, lease);
-      // The settlement that put it back to its position was not heard.
-      call.state = { kind: 'waiting' };
-      void this.#say(call.admission.bucket, ended(lease.token, settlement));
+      const putBack = state.kind === 'waiting' ? state.putBack : null;
+      if (putBack?.lease !== lease.token) return this.#takeGrant(call, lease);
+      void this.#say(call.admission.bucket, putBack);
     } else if (state.kind !== 'sent') {
       if (order === null) return this.#enter(call);
-      call.state = { kind: 'waiting' };
+      if (state.kind !== 'waiting') call.state = { kind: 'waiting', putBack: null };
       if (state.kind === 'entering') answer(call, this.#queued(call));
     }
   }

@@ -91,6 +91,15 @@ describe('when the log has lost what came last', () => {
     expect([a.granted(), b.granted()]).toEqual([['first', 'first'], []]);
   });
 
+  test('a call that was put back waits for its bucket, also where that is lost a second time', async () => {
+    await oneBehindTheOther();
+    const kept = said();
+    await a.limiter.settle(a.grantOf('first'), throttled(10_000), null);
+    await world.lose(kept, 10);
+    await world.lose(kept, 5_000);
+    expect([a.granted(), b.granted()]).toEqual([['first'], []]);
+  });
+
   test('others go on when a replica has put its sends back under their ceilings', async () => {
     let putBack = (): void => {};
     const restored = new Promise<void>((done) => (putBack = done));
