@@ -127,6 +127,9 @@ const syntaxFixes: Readonly<Record<string, string>> = {
   MISSING_CHAR: 'write the missing character: a quote, bracket or brace at the end',
 };
 
+/** Uses of one anchor, times what stands for aliases inside it: ten thousand workspaces may share a section, and no text grows without bound. */
+const maxAliasCount = 100_000;
+
 /** Parses the text and fills in `${NAME}` from `env`; `$${` stands for a literal `${`. */
 export function readDocument(text: string, env: Env) {
   const lines = new LineCounter();
@@ -177,7 +180,7 @@ export function readDocument(text: string, env: Env) {
   const faults = found.filter(({ line }, at) => line !== found[at - 1]?.line);
   let tree: unknown = null;
   try {
-    if (faults.length === 0) tree = document.toJS();
+    if (faults.length === 0) tree = document.toJS({ maxAliasCount });
   } catch {
     const reason = 'An alias (*name) has no anchor before it, or aliases multiply too far';
     const fix = 'put the anchor (&name) at the first use, or write the value out';

@@ -110,12 +110,20 @@ export function checkUpstreamNames(
   refuse: is.Refuse,
 ): void {
   const check = (name: string, ...at: is.Path): void => {
-    const among = `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
-    const fix = known.length === 0 ? 'describe it in upstreams' : among;
-    const other = `add ${name} to the workspace’s upstreams, or remove this entry`;
-    if (!known.includes(name)) refuse('names an upstream that is not configured', fix, ...at);
+    if (!known.includes(name))
+      refuse(
+        'names an upstream that is not configured',
+        known.length === 0
+          ? 'describe it in upstreams'
+          : `${didYouMean(name, known)}use one of: ${known.join(', ')}`,
+        ...at,
+      );
     else if (upstreams?.includes(name) === false)
-      refuse('names an upstream that the workspace may not call', other, ...at);
+      refuse(
+        'names an upstream that the workspace may not call',
+        `add ${name} to the workspace’s upstreams, or remove this entry`,
+        ...at,
+      );
   };
   upstreams?.forEach((name, index) => check(name, 'upstreams', index));
   for (const [key, byUpstream] of Object.entries({ requestsPerMinute, requestsPerDay, credentials }))

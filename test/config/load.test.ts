@@ -32,6 +32,25 @@ test.each([
   expect(readDocument(text, {}).faults.map(({ line }) => line)).toEqual(expected);
 });
 
+test('a thousand workspaces may share one section by its anchor, and a section that unfolds without bound is refused', () => {
+  const names = Array.from({ length: 1_000 }, (_, index) => `w${index}`);
+  const written = (name: string, index: number): string =>
+    `  ${name}: { keys: [], upstreams: ${index === 0 ? '&all [api]' : '*all'} }\n`;
+  const [upstreams = ''] = file().split('workspaces:');
+  const text = `${upstreams}workspaces:\n${names.map(written).join('')}`;
+  expect([...(parse(text).workspaces.get('w999')?.upstreams ?? [])]).toEqual(['api']);
+  const layers = Array.from({ length: 9 }, (_, index) =>
+    index === 0
+      ? '&a0 [x]'
+      : `&a${index} [${Array(10)
+          .fill(`*a${index - 1}`)
+          .join(', ')}]`,
+  );
+  expect(readDocument(`[${layers.join(', ')}]`, {}).faults).toMatchObject([
+    { reason: expect.stringContaining('multiply too far') as unknown },
+  ]);
+});
+
 describe('the address of the admin port', () => {
   test.each([
     ['', {}, '127.0.0.1'],
