@@ -16,7 +16,7 @@ import { redis, settleRedis } from './redis.ts';
 import { server, settleServer } from './server.ts';
 import { checkBesideServer, settleUpstream, upstream } from './upstream.ts';
 import * as is from './values.ts';
-import { checkUpstreamNames, settleWorkspace, workspace } from './workspace.ts';
+import { checkUpstreamNames, workspace, workspaceSettler } from './workspace.ts';
 
 export type * from '../credential-carriers.policy.ts';
 export type * from './credential.ts';
@@ -201,8 +201,9 @@ export async function settleInTurns(file: FileInput, source: ConfigSource): Prom
     string,
     Settings['workspaces'] extends ReadonlyMap<string, infer W> ? W : never
   >();
+  const settleOne = workspaceSettler(rest.upstreams, dirname(source.path));
   for (const [id, written] of Object.entries(file.workspaces)) {
-    workspaces.set(id, is.freeze(settleWorkspace(id, written, rest.upstreams, dirname(source.path))));
+    workspaces.set(id, is.freeze(settleOne(id, written)));
     if (workspaces.size % workspacesPerTurn === 0) await nextTurn();
   }
   return Object.freeze({ ...rest, workspaces });
@@ -217,6 +218,7 @@ function settled(file: FileInput, { path, env }: ConfigSource) {
       settleUpstream(name, written, file.server, folder),
     ]),
   );
+  const settleWorkspace = workspaceSettler(upstreams, folder);
   return {
     ...file,
     // What the image sets, whose ports are reached from outside of its network only if they listen to it.
@@ -230,10 +232,7 @@ function settled(file: FileInput, { path, env }: ConfigSource) {
     },
     upstreams,
     workspaces: new Map(
-      Object.entries(file.workspaces).map(([id, written]) => [
-        id,
-        settleWorkspace(id, written, upstreams, folder),
-      ]),
+      Object.entries(file.workspaces).map(([id, written]) => [id, settleWorkspace(id, written)]),
     ),
     /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
     written: { server: file.server, redis: file.redis, privacy: file.privacy },

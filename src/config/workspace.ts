@@ -135,21 +135,34 @@ export function checkUpstreamNames(
 export interface WorkspaceSettings extends is.Frozen<ReturnType<typeof settleWorkspace>> {}
 export type WorkspaceKey = WorkspaceSettings['keys'][number];
 
-/** `upstreams`: all that the file describes. `folder`: where relative paths start. */
-export function settleWorkspace(
+/** Settles workspaces of one file. `upstreams`: all that it describes. `folder`: where relative paths start. */
+export function workspaceSettler(upstreams: ReadonlyMap<string, UpstreamSettings>, folder: string) {
+  /** One set for all workspaces that may call each of very many upstreams. */
+  const all: ReadonlySet<string> = new Set(upstreams.keys());
+  return (id: string, written: WorkspaceInput) => settleWorkspace(id, written, { upstreams, all, folder });
+}
+
+function settleWorkspace(
   id: string,
   written: WorkspaceInput,
-  upstreams: ReadonlyMap<string, UpstreamSettings>,
-  folder: string,
+  {
+    upstreams,
+    all,
+    folder,
+  }: {
+    readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
+    readonly all: ReadonlySet<string>;
+    readonly folder: string;
+  },
 ) {
   const { accounts = {}, credentials = {}, weight } = written;
-  const allowed = written.upstreams ?? [...upstreams.keys()];
+  const allowed = written.upstreams === undefined ? all : new Set(written.upstreams);
   /** A ceiling of each upstream: one number that holds for each, or one number by upstream. */
   const byUpstream = (ceiling: WorkspaceInput['requestsPerMinute']): Map<string, number | null> =>
     new Map(
       typeof ceiling === 'object' && ceiling !== null
         ? Object.entries(ceiling)
-        : allowed.flatMap((name) => (ceiling === undefined ? [] : [[name, ceiling]])),
+        : [...allowed].flatMap((name) => (ceiling === undefined ? [] : [[name, ceiling]])),
     );
   return {
     id,
@@ -167,7 +180,7 @@ export function settleWorkspace(
       };
     }),
     /** Names of the upstreams this workspace may call. */
-    upstreams: new Set(allowed),
+    upstreams: allowed,
     /** Own ceilings by upstream name; where absent the upstream's stated limit is the ceiling. `null` = none. */
     requestsPerMinute: byUpstream(written.requestsPerMinute),
     requestsPerDay: byUpstream(written.requestsPerDay),

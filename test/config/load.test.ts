@@ -51,6 +51,12 @@ test('a thousand workspaces may share one section by its anchor, and a section t
   ]);
 });
 
+test('ten thousand workspaces that may call each of very many upstreams keep one set of their names', () => {
+  const { workspaces } = parse(file({ more: `  other: { keys: [] }\n` }));
+  expect([...(workspaces.get('other')?.upstreams ?? [])]).toEqual(['api']);
+  expect(workspaces.get('other')?.upstreams).toBe(workspaces.get('acme')?.upstreams);
+});
+
 describe('the address of the admin port', () => {
   test.each([
     ['', {}, '127.0.0.1'],
