@@ -122,7 +122,9 @@ export class CeilingGate {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    const slotReply = await this.#slots.whenNext(call, asked, before);
+    let slotReply = await asked;
+    if (this.#slots.isFar) slotReply = await this.#slots.whenNext(call, slotReply, before);
+    await before;
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant)) return this.#stop(pending, slotReply, null);
     // An earlier grant was returned while this one waited for it: this one must not go first. In one process a lane that does not pause would
@@ -131,10 +133,14 @@ export class CeilingGate {
       await this.#slots.giveBack(slotReply);
       return this.#requeue(pending, { kind: 'returned', sleepMs: lanePauseMs, because: 'backoff' });
     }
-    if (isTaken(slotReply)) await call.callerWaits();
-    const fresh = await this.#slots.fresh(call, slotReply);
-    if (isTaken(fresh)) await this.#handOver(pending, fresh);
-    else this.#onRefused(pending, fresh);
+    if (isTaken(slotReply) && !call.isWaiting) await call.callerWaits();
+    const fresh = this.#slots.isOld(call, slotReply) ? await this.#slots.fresh(call, slotReply) : slotReply;
+    if (!isTaken(fresh)) return this.#onRefused(pending, fresh as RefusedSlot);
+    if (hasMoved(call, grant)) return this.#stop(pending, fresh, null);
+    const now = this.#parts.clock.monotonic();
+    const stop = call.reasonToStop(now);
+    if (stop !== null || !call.isWaiting) return this.#stop(pending, fresh, stop);
+    this.#handOver(pending, fresh, now);
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
@@ -156,14 +162,9 @@ export class CeilingGate {
     lateRefusals.onCeilingFull(call.request.ceiling.key);
   }
 
-  /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
-  async #handOver(pending: GrantedCall, slot: TakenSlot): Promise<void> {
-    const { call, grant } = pending;
-    const { registry, clock } = this.#parts;
-    if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
-    const now = clock.monotonic();
-    const stop = call.reasonToStop(now);
-    if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
+  /** The ceiling gave a slot, and nothing has come between: the call gets its lease. */
+  #handOver(pending: GrantedCall, slot: TakenSlot, now: number): void {
+    const { call } = pending;
     const { lane } = call;
     const { dayLeft } = slot.reply;
     lane.servedAt = now;
@@ -172,7 +173,7 @@ export class CeilingGate {
     const isDayAmple = dayLeft === null || perDay === null || dayLeft > edgeOf(perDay);
     if (call.isGrantedAtOnce && isMinuteAmple && isDayAmple) lane.asksAheadUntil = now + observedMs;
     call.asksForSlot = false;
-    registry.grant(call, new AdmittedLease(this.#parts, pending, slot));
+    this.#parts.registry.grant(call, new AdmittedLease(this.#parts, pending, slot));
   }
 
   /** The call ended or moved while the ceiling was asked, or must end now (`stop`): the grant goes back, and the slot if there is one. */
@@ -329,6 +330,7 @@ export interface SlotReply {
 }
 
 type TakenSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'taken' }> };
+
 type RefusedSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'refused' }> };
 
 const isTaken = (slot: SlotReply): slot is TakenSlot => slot.reply.kind === 'taken';
@@ -337,44 +339,55 @@ class CeilingSlots {
   readonly #parts: AdmissionParts;
   /** How long the last replies took, milliseconds. One slow reply is a stall, also of this process: a far store has two of them slow. */
   readonly #lastMs = [0, 0, 0, 0];
+  /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
+  #farLateMs = 0;
 
   constructor(parts: AdmissionParts) {
     this.#parts = parts;
   }
 
+  /** The store is far: its slots may become too old before their calls are next. */
+  get isFar(): boolean {
+    return this.#farLateMs > 0;
+  }
+
   /** Asks the call's ceiling for a slot that is valid when the reply comes. */
   async ask(call: QueuedCall): Promise<SlotReply> {
-    return this.fresh(call, await this.#take(call));
+    const slot = await this.#take(call);
+    return this.isOld(call, slot) ? this.fresh(call, slot) : slot;
   }
 
   /**
    * The reply when `before` has resolved, which is when the grants before this one have theirs. Slots of a far store that become too old
    * meanwhile are taken again at once: asking only when a call is next would cost a round trip, in which all slots behind it become too old.
    */
-  async whenNext(call: QueuedCall, asked: Promise<SlotReply>, before: Promise<void>): Promise<SlotReply> {
+  async whenNext(call: QueuedCall, asked: SlotReply, before: Promise<void>): Promise<SlotReply> {
     const { clock } = this.#parts;
-    let slot = await asked;
+    let slot = asked;
     let isNext = false;
     const turn = before.then(() => {
       isNext = true;
     });
-    while (!isNext && this.#farLateMs > 0 && this.#ages(call, slot)) {
+    while (!isNext && this.isFar && this.#ages(call, slot)) {
       const aged = Promise.withResolvers<void>();
       const cancel = clock.after(Math.max(0, slot.goodUntil - clock.monotonic()) + 1, aged.resolve);
       await Promise.race([turn, aged.promise]);
       cancel();
       if (!isNext) slot = await this.fresh(call, slot);
     }
-    await turn;
     return slot;
   }
 
   /** The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. */
-  async fresh(call: QueuedCall, asked: SlotReply): Promise<TakenSlot | RefusedSlot> {
+  async fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
     let slot = asked;
-    while (this.#ages(call, slot) && this.#parts.clock.monotonic() > slot.goodUntil)
-      slot = await this.#take(call, slot);
-    return slot as TakenSlot | RefusedSlot;
+    while (this.isOld(call, slot)) slot = await this.#take(call, slot);
+    return slot;
+  }
+
+  /** The slot would be counted from too early a time, if its call left with it now. */
+  isOld(call: QueuedCall, slot: SlotReply): boolean {
+    return this.#parts.clock.monotonic() > slot.goodUntil && this.#ages(call, slot);
   }
 
   /** A refusal, the slot of a ceiling without a minute, and that of a call that is not sent any more are not taken again. */
@@ -387,12 +400,12 @@ class CeilingSlots {
     );
   }
 
-  /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
-  get #farLateMs(): number {
-    const slowMs = this.#lastMs.filter((ms) => ms > farMs);
-    if (slowMs.length < 2) return 0;
-    const [, usualMs = 0] = slowMs.sort((a, b) => b - a);
-    return Math.min(farReplies * usualMs, maxLateMs);
+  #noteReply(tookMs: number): void {
+    this.#lastMs.push(tookMs);
+    this.#lastMs.shift();
+    const slowMs = this.#lastMs.filter((ms) => ms > farMs).sort((a, b) => b - a);
+    const [, usualMs = 0] = slowMs;
+    this.#farLateMs = Math.min(farReplies * usualMs, maxLateMs);
   }
 
   async giveBack({ ceiling, reply }: SlotReply): Promise<void> {
@@ -413,8 +426,7 @@ class CeilingSlots {
         ? await ceilings.take(ceiling, again, lateMs)
         : await this.#takeBeside(kept, { ceiling, again, lateMs });
     const now = clock.monotonic();
-    this.#lastMs.push(now - askedAt);
-    this.#lastMs.shift();
+    this.#noteReply(now - askedAt);
     lane.ceilingUse = useOf(ceiling, reply, now);
     const keptForOthers = reply.kind === 'refused' && !reply.isDaily ? kept : null;
     return { reply, ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs, keptForOthers };

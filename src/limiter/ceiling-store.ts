@@ -101,10 +101,19 @@ export class CeilingStore {
    * slot in Redis stays counted while Redis cannot be reached: too few sends are allowed then, never too many.) The call may
    * leave up to `lateMs` (default 0) after the store has processed the request: the slot is counted from that later time.
    */
-  async take(ceiling: CeilingRef, again?: Slot, lateMs = 0): Promise<TakeReply> {
+  take(ceiling: CeilingRef, again?: Slot, lateMs = 0): Promise<TakeReply> {
     const known = again === undefined ? null : this.#forget(ceiling, again);
     if (this.#shared === null || isNone(ceiling)) return this.#takeHere(ceiling, '', lateMs);
-    const { redis, replica, whenDown } = this.#shared;
+    return this.#takeInRedis(this.#shared, ceiling, known, lateMs);
+  }
+
+  /** `known`: the name of the slot that is taken again. */
+  async #takeInRedis(
+    { redis, replica, whenDown }: SharedCeilingParts,
+    ceiling: CeilingRef,
+    known: string | null,
+    lateMs: number,
+  ): Promise<TakeReply> {
     this.#slots += 1;
     const id = known ?? `${replica}.${this.#slots}`;
     const { key, perMinute } = ceiling;
@@ -304,12 +313,12 @@ class LocalCeilings {
   async take({ key, perMinute, perDay }: CeilingRef, lateMs: number): Promise<Take<LocalSlot>> {
     let minute: number | null = null;
     if (perMinute !== null) {
-      const request = { limit: perMinute, lateMs };
-      const taken = await this.#minutes.consume(key, 1, request).catch((refusal: unknown) => refusal);
-      if (!(taken instanceof RateLimiterRes)) throw taken;
-      if (!(taken instanceof SlotTaken))
-        return { kind: 'refused', waitMs: taken.msBeforeNext, isDaily: false };
-      minute = taken.slot;
+      try {
+        minute = (await this.#minutes.consume(key, 1, { limit: perMinute, lateMs })).slot;
+      } catch (refusal) {
+        if (!(refusal instanceof RateLimiterRes)) throw refusal;
+        return { kind: 'refused', waitMs: refusal.msBeforeNext, isDaily: false };
+      }
     }
     const now = this.#clock.monotonic();
     const left = perDay === null ? null : dayLeft(this.view(key), perDay, now);
