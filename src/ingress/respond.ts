@@ -75,14 +75,6 @@ async function finish(
   parts: ServeParts,
 ): Promise<ResponseEnd> {
   const { response, gone } = call;
-  const { promise: ended, resolve } = Promise.withResolvers<ResponseEnd>();
-  const onGone = (): void => resolve('client_gone');
-  if (gone.aborted) onGone();
-  else gone.addEventListener('abort', onGone);
-  response.on('finish', () => {
-    gone.removeEventListener('abort', onGone);
-    resolve('complete');
-  });
   if (bodyUnread(call)) {
     if (last === null) response.flushHeaders();
     else response.write(last);
@@ -91,10 +83,19 @@ async function finish(
   } else if (last === null) response.end();
   else if (last.length > smallBytes) response.end(last);
   else response.end(last.toString('latin1'), 'latin1');
-  // Nothing waits in this process of almost all responses. Node's timer begins anew with whatever the client takes.
-  if (response.writableLength > 0)
-    response.setTimeout(maxUnreadMs, () => response.req.socket.resetAndDestroy());
-  return ended;
+  if (gone.aborted) return 'client_gone';
+  // Nothing waits in this process of almost all responses.
+  if (response.writableLength === 0) return 'complete';
+  // Node's timer begins anew with whatever the client takes.
+  response.setTimeout(maxUnreadMs, () => response.req.socket.resetAndDestroy());
+  return new Promise((resolve) => {
+    const onGone = (): void => resolve('client_gone');
+    gone.addEventListener('abort', onGone);
+    response.on('finish', () => {
+      gone.removeEventListener('abort', onGone);
+      resolve('complete');
+    });
+  });
 }
 
 /**
