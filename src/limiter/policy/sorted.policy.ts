@@ -27,7 +27,16 @@ export class SortedNames<Name extends string = string> {
     const known = this.#scores.get(name);
     if (known === score) return;
     this.#scores.set(name, score);
-    if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
+    if (known !== undefined) {
+      const from = this.#position(known, name);
+      const behind = this.#entries[from + 1];
+      // A time that is moved on mostly stays before all others behind it, as the only one always does.
+      if (score > known && (behind === undefined || !isBefore(behind, score, name))) {
+        this.#entries[from] = { name, score };
+        return;
+      }
+      this.#entries.splice(from, 1);
+    }
     const at = this.#position(score, name);
     // Most names come last. `push` spares them the array of removed elements that `splice` returns.
     if (at === this.#entries.length) this.#entries.push({ name, score });
@@ -67,8 +76,10 @@ export class SortedNames<Name extends string = string> {
   }
 
   /** Names with a score of at least `from` and less than `until`, in order. */
-  between(from: number, until: number): Name[] {
-    return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);
+  between(from: number, until: number): readonly Name[] {
+    const end = this.#position(until, '');
+    if (end === 0) return none;
+    return this.#entries.slice(this.#position(from, ''), end).map(({ name }) => name);
   }
 
   /** Names with a score of at most this, in order. */
@@ -95,6 +106,9 @@ export class SortedNames<Name extends string = string> {
     return low;
   }
 }
+
+/** Most times that are asked for are not due. */
+const none: readonly never[] = [];
 
 const isBefore = (entry: Entry<string>, score: number, name: string): boolean =>
   entry.score < score || (entry.score === score && entry.name < name);
