@@ -13,6 +13,9 @@ const waitBoundsMs = [
   5, 10, 25, 50, 100, 250, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 2e4, 3e4, 45e3, 6e4, 75e3, 12e4, 3e5, 6e5,
 ];
 
+/** Bounds with the names of their counts. */
+const waitFields = [...waitBoundsMs, Infinity].map((bound) => ({ bound, field: `wait_${bound}` }));
+
 /** Units that calls take from meters when they arrive, as far as they are counted. */
 export const countedUnits = ['requests', 'tokens', 'input_tokens', 'output_tokens', 'cost'] as const;
 
@@ -66,7 +69,7 @@ export class Cell {
     if (waitedMs >= 1) this.add('held');
     this.add('waitSumMs', waitedMs);
     this.add('waitMaxMs', waitedMs);
-    this.add(`wait_${waitBoundsMs.find((bound) => waitedMs <= bound) ?? Infinity}`);
+    this.add(waitFields.find(({ bound }) => waitedMs <= bound)?.field ?? 'wait_Infinity');
     if (attempts > 0) {
       this.add('sent');
       this.add('serviceSumMs', Math.max(0, durationMs - waitedMs));
@@ -121,8 +124,12 @@ export class Cell {
     const total = this.of('ended');
     if (total === 0) return 0;
     let seen = 0;
-    const bound = waitBoundsMs.find((each) => (seen += this.of(`wait_${each}`)) >= share * total);
-    return Math.min(bound ?? Infinity, this.of('waitMaxMs'), this.of('waitSumMs') / ((1 - share) * total));
+    const found = waitFields.find(({ field }) => (seen += this.of(field)) >= share * total);
+    return Math.min(
+      found?.bound ?? Infinity,
+      this.of('waitMaxMs'),
+      this.of('waitSumMs') / ((1 - share) * total),
+    );
   }
 }
 
@@ -143,7 +150,7 @@ export function without(whole: Cell, parts: readonly Cell[]): Cell | null {
     // Sums of fractions (of waits, of tokens) depend on their order: so little of a sum is nothing.
     if (field !== 'waitMaxMs' && left > n * 1e-9) rest.add(field, left);
   }
-  const bound = [...waitBoundsMs, Infinity].findLast((each) => rest.of(`wait_${each}`) > 0) ?? 0;
+  const bound = waitFields.findLast(({ field }) => rest.of(field) > 0)?.bound ?? 0;
   rest.add('waitMaxMs', Math.min(whole.of('waitMaxMs'), bound));
   return Object.values(rest.counts).some((n) => n > 0) ? rest : null;
 }

@@ -155,11 +155,10 @@ export class RunningCallRecord {
     this.#guard(() => {
       if (this.#isOver) return;
       this.#waitEnded();
-      this.#attemptEnded();
+      this.#spans?.attemptEnded();
       if (this.call.clientGone.aborted) this.#to.metrics.count('sluice_dispatched_after_client_gone_total');
       this.#sentAt = this.#now();
       this.recording?.sent(this.#sentAt);
-      this.#to.live.set(this.call.id, this);
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
@@ -185,7 +184,7 @@ export class RunningCallRecord {
   /** The throttled response is kept from the client; the call is admitted again. Ends the attempt. */
   absorbed(): void {
     this.#guard(() => {
-      this.#attemptEnded();
+      this.#spans?.attemptEnded();
       this.#absorbed += 1;
       const ids = this.#absorbedIds ?? [];
       if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
@@ -206,7 +205,7 @@ export class RunningCallRecord {
         this.#to.metrics.count('sluice_upstream_failures_total', { upstream: this.upstream, reason });
       }
       this.#spans?.attemptFailed(error, reason);
-      this.#attemptEnded();
+      this.#spans?.attemptEnded();
     });
   }
 
@@ -217,7 +216,8 @@ export class RunningCallRecord {
     this.#guard(() => {
       this.#headArrived();
       this.#waitEnded();
-      this.#attemptEnded();
+      this.#spans?.attemptEnded();
+      this.#to.live.delete(this.call.id);
       this.#report(end);
     });
   }
@@ -316,14 +316,7 @@ export class RunningCallRecord {
     if (this.#queuedAt === null) return;
     this.#heldMs += this.#now() - this.#queuedAt;
     this.#queuedAt = null;
-    this.#to.live.delete(this.call.id);
     this.#spans?.waitEnded();
-  }
-
-  /** The attempt in flight has ended, if there was one. */
-  #attemptEnded(): void {
-    this.#to.live.delete(this.call.id);
-    this.#spans?.attemptEnded();
   }
 
   /** Labels of the counters that name a workspace. */

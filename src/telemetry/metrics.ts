@@ -191,6 +191,8 @@ const counterRows = Object.entries<Row<readonly string[] | null>>(counters).map(
 const labelsOf = (workspace: string, upstream: string): LabelValues =>
   workspace === '' ? (upstream === '' ? {} : { upstream }) : { workspace, upstream };
 
+const noExemplar = {};
+
 export class Metrics {
   /** Of OpenMetrics, because prom-client ties exemplars to that. */
   readonly #registry = new Registry<OpenMetricsContentType>();
@@ -257,8 +259,8 @@ export class Metrics {
     ms: number,
     traceId: string | null = null,
   ): void {
-    const exemplar = traceId === null ? {} : { exemplarLabels: { trace_id: traceId } };
-    this.#histograms.get(name)?.observe({ labels, value: ms / 1_000, ...exemplar });
+    const exemplarLabels = traceId === null ? noExemplar : { trace_id: traceId };
+    this.#histograms.get(name)?.observe({ labels, value: ms / 1_000, exemplarLabels });
   }
 
   /** Removes every series of a label that was taken back. */
