@@ -6,7 +6,7 @@
  * one instant the second one finds the units of the first one taken.
  *
  * `drain: used = max(0, used - elapsed * limit / window)`, `wait: max(0, (used + n - limit) * window / limit)`.
- * Checked against recorded responses (`test/fixtures/upstream-samples.json`: U01 to U09, U17).
+ * Checked against recorded responses (`test/fixtures/upstream-samples.yaml`: U01 to U09, U17).
  */
 
 /** Differences below this are rounding of binary fractions, not time. */

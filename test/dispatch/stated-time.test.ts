@@ -1,19 +1,20 @@
 /** Times as servers write them: durations, instants, and the two fields that every client knows, `Retry-After` and its milliseconds. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { readFileSync } from 'node:fs';
-import { retryAfterMs } from '../../src/dispatch/stated-time.policy.ts';
-import { durationMs, instantMs, timeLeftMs } from '../../src/dispatch/stated-time.policy.ts';
+import { durationMs, instantMs, retryAfterMs, timeLeftMs } from '../../src/dispatch/stated-time.policy.ts';
 
-const samples = JSON.parse(
-  readFileSync(new URL('../fixtures/upstream-samples.json', import.meta.url), 'utf8'),
-) as { goDurations: Record<string, number>; retryAfterTorture: string[] };
 const now = Date.UTC(2026, 8, 1, 12);
 const day = 86_400_000;
 
 describe('the parser of durations', () => {
   test.each([
-    ...Object.entries(samples.goDurations),
+    ['0s', 0],
+    ['120ms', 120],
+    ['58.891s', 58_891],
+    ['7m12s', 432_000],
+    ['2m59.56s', 179_560],
+    ['2.114999999s', 2_114.999999],
+    ['850µs', 0.85],
     ['1h0m0s', 3_600_000],
     ['2d', 2 * day],
     ['1.5h', 5_400_000],
@@ -39,22 +40,7 @@ describe('the parser of durations', () => {
 
   // ISO 8601 has months, which have no length.
   const iso = ['P1M', 'PT', 'P', 'PTS'];
-  const go = [
-    '',
-    '12',
-    '-1s',
-    '+1s',
-    ' 1s',
-    '1s ',
-    '1,5s',
-    '1s!',
-    's',
-    '1x',
-    '1sm',
-    '1.2.3s',
-    '1e3s',
-    'NaNs',
-  ];
+  const go = '|12|-1s|+1s| 1s|1s |1,5s|1s!|s|1x|1sm|1.2.3s|1e3s|NaNs'.split('|');
   test.each([...go, ...iso, '30 parsecs', '1 minute and', '90:00', '1m30'])('refuses %p', (text) => {
     expect(durationMs(text)).toBeNull();
   });
@@ -177,9 +163,11 @@ describe('the parser of stated times', () => {
 
 describe('Retry-After', () => {
   const waitOf = (fields: Record<string, string>) => retryAfterMs(new Map(Object.entries(fields)), now);
-  const torture: Record<string, number> = { '2': 2_000, '2.0': 2_000, '3600': 3_600_000 };
+  const noTime = (text: string): [string, null] => [text, null];
   test.each<[string, number | null]>([
-    ...samples.retryAfterTorture.map((text): [string, number | null] => [text, torture[text] ?? null]),
+    ['2', 2_000],
+    ['2.0', 2_000],
+    ['3600', 3_600_000],
     ['0.0004', 1],
     ['2.3', 2_300],
     ['2, 5', 5_000],
@@ -192,9 +180,10 @@ describe('Retry-After', () => {
     ['999999', day],
     ['9'.repeat(20), day],
     ['5, 9999999999999, 999999', 5_000],
-    ...['', ' ', ',', 'Infinity', 'NaN', '9'.repeat(400), '0x10', '+-1', '1 2'].map(
-      (text): [string, null] => [text, null],
+    ...['', ' ', ',', 'Infinity', 'NaN', '9'.repeat(400), '0x10', '+-1', '1 2', '0', '-1', 'soon'].map(
+      noTime,
     ),
+    ...['1788220800', 'Wed, 21 Oct 2015 07:28:00 GMT'].map(noTime),
   ])('is never undercut, and a day at most: %p is %p ms', (text, ms) => {
     expect(waitOf({ 'retry-after': text })).toBe(ms);
   });

@@ -5,7 +5,7 @@ import {
   type CommerceSimulator,
 } from '../../simulators/commerce.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
-import { sample } from './samples.ts';
+import { sample } from '../support/recorded.ts';
 
 const running: CommerceSimulator[] = [];
 type Send = (path: string, body?: unknown, headers?: Record<string, string>) => Promise<Response>;
