@@ -1,17 +1,17 @@
-/** The files of `bad/`, with one mistake each, and of `good/`: what a start makes of them, and a reload. */
-import { readFileSync, readdirSync } from 'node:fs';
-import { expect, test } from '@jest/globals';
+/** The rows of `mistakes.txt` and the files of `good/`: what a start makes of them, and a reload. */
+import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, test } from '@jest/globals';
 import { z } from 'zod';
 import { parse } from 'yaml';
 import { ConfigError, loadSettings, readFiles, settingsApart } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 
-const filesOf = (kind: string): string[] => {
-  const folder = new URL(`${kind}/`, import.meta.url);
-  const names = readdirSync(folder).filter((name) => name.endsWith('.yaml'));
-  return names.map((name) => new URL(name, folder).pathname);
-};
-const textOf = (path: string): string => readFileSync(path, 'utf8');
+const urlOf = (name: string): URL => new URL(name, import.meta.url);
+const read = (name: string): string => readFileSync(urlOf(name), 'utf8');
+const folder = mkdtempSync(join(tmpdir(), 'sluice-corpus-'));
+afterAll(() => rmSync(folder, { recursive: true }));
 const env = {
   PORT: '8123',
   REDIS_URL: 'redis://127.0.0.1:6379',
@@ -22,7 +22,7 @@ const env = {
 };
 
 /** What a start makes of a file, and a reload. */
-async function read(path: string): Promise<{ started: Settings | Error; reloaded: Settings | Error }> {
+async function settingsOf(path: string): Promise<{ started: Settings | Error; reloaded: Settings | Error }> {
   const settled = async (run: () => Settings | Promise<Settings>): Promise<Settings | Error> => {
     try {
       return await run();
@@ -37,38 +37,70 @@ async function read(path: string): Promise<{ started: Settings | Error; reloaded
   };
 }
 
-test.each(filesOf('bad'))(
-  'a mistake stops a start and a reload with the line, the key and the reason, and nothing else: %s',
-  async (path) => {
-    const { started, reloaded } = await read(path);
+/** A configuration file with the lines of a row of `mistakes.txt`. */
+function textOf(written: readonly string[]): string {
+  const of = (place: string): string[] =>
+    written.filter((line) => line.startsWith(place)).map((line) => line.slice(6));
+  const section = (place: string, otherwise: string): string[] => {
+    const [key = ''] = otherwise.split(' ');
+    const lines = of(place);
+    return (lines.some((line) => line.startsWith(key)) ? lines : [...lines, otherwise]).map(
+      (line) => `    ${line}`,
+    );
+  };
+  const whole = of('text');
+  const lines = [
+    'upstreams:',
+    '  api:',
+    ...section('api ', "origins: ['https://api.example.com']"),
+    'workspaces:',
+    '  acme:',
+    // The key is `a`.
+    ...section('acme', "keys: ['sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb']"),
+    ...of('file'),
+    ...(written.some((line) => line.startsWith('file  privacy:'))
+      ? []
+      : ['privacy: { labelKey: 0123456789abcdef-x }']),
+  ];
+  return `${(whole.length > 0 ? whole : lines).join('\n')}\n`;
+}
+
+const rows = read('mistakes.txt')
+  .split(/^(?=line )/m)
+  .slice(1)
+  .map((row) => row.trim().split('\n'));
+test.each([['line 1: must be a section with keys, not empty', 'text  '], ...rows])(
+  'a start and a reload are stopped by a mistake alone: %s: %s',
+  async (expected, ...written) => {
+    const path = join(folder, 'sluice.yaml');
+    writeFileSync(path, textOf(written));
+    const { started, reloaded } = await settingsOf(path);
     if (!(started instanceof ConfigError)) throw new Error('no problem is found');
-    const [first = '', ...others] = started.problems.map(({ line, path: at, reason, fix }) => {
+    const said = started.problems.map(({ line, path: at, reason, fix }) => {
       expect(fix).not.toBe('');
       return `line ${String(line)}${at === '' ? '' : `, ${at}`}: ${reason}`;
     });
-    expect([`# ${first}`, others]).toEqual([textOf(path).split('\n')[0], []]);
+    expect(said).toEqual([expected]);
     expect(reloaded).toEqual(started);
     expect(reloaded).toBeInstanceOf(ConfigError);
   },
 );
 
-const schema = z.fromJSONSchema(
-  JSON.parse(readFileSync(new URL('../../schema/sluice.schema.json', import.meta.url), 'utf8')),
-);
-test.each(filesOf('good'))(
+const schema = z.fromJSONSchema(JSON.parse(read('../../schema/sluice.schema.json')));
+test.each(readdirSync(urlOf('good/')))(
   'a good file gives a start and a reload the same, frozen, and fits the published JSON Schema: %s',
-  async (path) => {
-    const { started, reloaded } = await read(path);
+  async (name) => {
+    const { started, reloaded } = await settingsOf(urlOf(`good/${name}`).pathname);
     expect(reloaded).toEqual(started);
     if (started instanceof Error || reloaded instanceof Error) throw started;
     for (const each of [...reloaded.workspaces.values(), ...reloaded.upstreams.values()])
       expect(Object.isFrozen(each)).toBe(true);
-    expect(schema.safeParse(parse(textOf(path))).error?.issues ?? []).toEqual([]);
+    expect(schema.safeParse(parse(read(`good/${name}`))).error?.issues ?? []).toEqual([]);
   },
 );
 
 test('durations mean the same with a unit and as a number of seconds', () => {
-  const path = new URL('good/durations.yaml', import.meta.url).pathname;
+  const path = urlOf('good/durations.yaml').pathname;
   const { server, upstreams } = loadSettings({ path, env });
   const reports = upstreams.get('reports');
   expect(server).toMatchObject({ drainSeconds: 30, keepAliveSeconds: 90 });
