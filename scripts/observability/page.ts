@@ -10,7 +10,7 @@ import { mkdir } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
 import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
-import { pageStates, type PageStateCase } from '../../test/page/states.ts';
+import { makeState, pageStates, type PageStateCase } from '../../test/page/states.ts';
 import { available, run } from '../fleet/processes.ts';
 import { createReport, type Report } from '../report.ts';
 
@@ -68,7 +68,7 @@ async function verifyState(browser: Browser, name: string, state: PageStateCase,
     await context.close();
   };
   try {
-    state.make(driven, (ms) => clock.move(ms));
+    makeState(state, driven, (ms) => clock.move(ms));
     for (const look of looks)
       await looked(look, async (page, check) => {
         const [said, asked]: [string[], string[]] = [[], []];
@@ -119,11 +119,11 @@ async function verifySentences(page: Page, state: PageStateCase, check: Check): 
 /** What waits is the gauge of a scrape taken at the same time. */
 async function verifyFigures(
   page: Page,
-  { url }: DrivenPage,
+  { telemetry }: DrivenPage,
   { upstreams = ['openai', 'shop', 'github'] }: PageStateCase,
   check: Check,
 ): Promise<void> {
-  const metrics = await (await fetch(`${url}metrics`)).text();
+  const { body: metrics } = await telemetry.metrics();
   const wrong: string[] = [];
   for (const upstream of upstreams) {
     const row = page.locator(`#api-${upstream} .row > :nth-child(4)`);

@@ -7,26 +7,59 @@ import { afterEach, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { z } from 'zod';
 import type { AllActivity } from '../../src/activity/activity.ts';
+import type { Clock } from '../../src/clock.ts';
+import { workspaceLabel } from '../../src/identity.ts';
+import { SeededRandom } from '../../simulators/seeded-random.ts';
+import { drivenObservation, drivenSettings } from '../page/driven-page.ts';
+import { manualClock } from '../support/manual-clock.ts';
 import { sharedStore } from './shared-store.ts';
-import {
-  callsIn,
-  labelOf,
-  observedClock,
-  observingReplica,
-  settingsOf,
-  settled,
-  shuffled,
-  sum,
-  type ObservingReplica,
-  type UpstreamName,
-} from './replicas.ts';
+
+const upstreamNames = ['lm', 'shop'] as const;
+const labelOf = (workspaceId: string): string => workspaceLabel('a label key for tests only', workspaceId);
+const settingsOf = (ids: readonly string[]) => drivenSettings(upstreamNames, ids);
+
+/** Time moves when the test says so; a timer without delay runs at once. */
+function observedClock(): Clock & { advance(ms: number): void } {
+  const clock = manualClock();
+  return {
+    ...clock,
+    after(delayMs, run) {
+      if (delayMs > 0) return clock.after(delayMs, run);
+      queueMicrotask(run);
+      return () => {};
+    },
+  };
+}
+
+/** A replica that only observes: real telemetry, recorder, labels and `/activity`. */
+function observingReplica(...given: Parameters<typeof drivenObservation>) {
+  const { play, observation, telemetry, close } = drivenObservation(...given);
+  return {
+    call: (workspace: string, upstream = 'lm') => play({ workspace, upstream }),
+    activity: () => observation.activity.ofAll(3_600_000),
+    metrics: async () => (await telemetry.metrics()).body,
+    close,
+  };
+}
+
+/** Lets everything happen that waits for nothing but its turn. */
+const settled = (): Promise<void> => new Promise((resume) => setImmediate(resume));
+
+/** Calls in every row, by upstream and label. */
+const callsIn = ({ workspaces }: AllActivity) =>
+  new Map(
+    workspaces.flatMap(({ workspace, upstreams }) =>
+      upstreams.map(({ upstream, recent }) => [`${upstream} ${workspace}`, recent.calls] as const),
+    ),
+  );
+const sum = (numbers: Iterable<number>): number => [...numbers].reduce((total, n) => total + n, 0);
 
 const schema = z.fromJSONSchema(
   JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
 );
 /** Longer than the interval at which replicas publish their activity. */
 const shareMs = 6_000;
-const open: ObservingReplica[] = [];
+const open: { close(): Promise<void> }[] = [];
 
 afterEach(async () => {
   for (const replica of open.splice(0)) await replica.close();
@@ -57,10 +90,13 @@ test('activity shows a workspace that only another replica has seen by its label
 test('activity shows the busiest by label and all calls in its rows, and metrics the same workspaces, at most 100 together', async () => {
   const ids = Array.from({ length: 2_000 }, (_, n) => `ws-${n}`);
   const busy = Array.from({ length: 30 }, (_, n) => `busy-${n}`);
-  const calls = shuffled([...ids, ...busy.flatMap((id) => Array.from({ length: 40 }, () => id))]);
+  const random = new SeededRandom(1);
+  const calls = [...ids, ...busy.flatMap((id) => Array.from({ length: 40 }, () => id))]
+    .map((id) => ({ id, at: random.next() }))
+    .toSorted((a, b) => a.at - b.at);
   const replica = observingReplica(settingsOf([...ids, ...busy]), observedClock());
   open.push(replica);
-  for (const id of calls) replica.call(id);
+  for (const { id } of calls) replica.call(id);
   const all = await replica.activity();
   expect(() => schema.parse(all)).not.toThrow();
   expect(sum(callsIn(all).values())).toBe(calls.length);
@@ -81,7 +117,7 @@ const step = fc.oneof(
       at: fc.integer({ min: 0, max: 2 }),
       from: fc.integer({ min: 0, max: 49 }).map((n) => n * n),
       times: fc.integer({ min: 1, max: 40 }),
-      upstream: fc.constantFrom<UpstreamName>('lm', 'shop'),
+      upstream: fc.constantFrom(...upstreamNames),
     }),
   },
   { weight: 2, arbitrary: fc.constant('share' as const) },
@@ -97,7 +133,7 @@ test('activity has all calls in its rows and a row for each clearly busiest work
       const replicas = ['one', 'two', 'three'].map((name) => observingReplica(settings, clock, share(name)));
       const made = new Map<string, number>();
       const byUpstream = new Map<string, number>();
-      const call = (n: number, workspace: string, upstream: UpstreamName): void => {
+      const call = (n: number, workspace: string, upstream: string): void => {
         replicas[n]?.call(workspace, upstream);
         made.set(workspace, (made.get(workspace) ?? 0) + 1);
         byUpstream.set(upstream, (byUpstream.get(upstream) ?? 0) + 1);

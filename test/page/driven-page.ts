@@ -1,28 +1,35 @@
 /**
- * The live page over driven facts: everything that observes a gateway, and instead of the gateway what a test says of buckets, ceilings,
- * pauses, breakers and Redis. Pressure is made by telling calls, so that every state of the page can be reached on purpose.
+ * Everything that observes a gateway, and instead of the gateway what a test says of buckets, ceilings, pauses, breakers and Redis; the
+ * live page over it. Pressure is made by telling calls, so that every state of the page can be reached on purpose.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { InForce, LaneInForce } from '../../src/activity/shape.ts';
-import { embeddedActivity, nobody } from '../../src/activity/recorder.ts';
+import { embeddedActivity, nobody, type SharedActivity } from '../../src/activity/recorder.ts';
 import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
+import type { Settings } from '../../src/config/settings.ts';
 import type { HeldBy } from '../../src/errors.ts';
 import { bucketKey } from '../../src/ids.ts';
 import { Observation } from '../../src/observation/observation.ts';
 import { noCeilings } from '../../src/observation/pressure.ts';
-import { idleProcess, type ObservedBreaker, type ProcessPressure } from '../../src/telemetry/events.ts';
-import { callAt, fixedRandom, memoryLines } from '../telemetry/drive.ts';
+import {
+  idleProcess,
+  nothingKnown,
+  type ObservedBreaker,
+  type ProcessPressure,
+} from '../../src/telemetry/events.ts';
+import { bucketSnapshot, callAt, fixedRandom, memoryLines } from '../telemetry/drive.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
 
 export interface Played {
   readonly workspace: string;
   readonly upstream: string;
   readonly end?: 'ok' | 'shed' | 'failed' | 'refused for good' | 'wait' | 'flight' | 'throttled';
-  readonly heldBy?: HeldBy;
+  readonly heldBy?: HeldBy | undefined;
   readonly waitedMs?: number;
+  readonly times?: number;
 }
 
 /** A clock that is moved by hand, and goes on by itself. */
@@ -38,98 +45,62 @@ export function movedClock(): Clock & { move(ms: number): void } {
   };
 }
 
-/** What the gateway would say; a test sets what it needs. */
-export function drivenState() {
-  return {
+/** `observed`: upstreams whose limits hold no call. */
+export const drivenSettings = (
+  upstreams: readonly string[],
+  workspaces: readonly string[],
+  observed: readonly string[] = [],
+): Settings => ({
+  ...parseSettings(
+    `privacy: { labelKey: "a label key for tests only" }
+log: { level: silent }
+upstreams:
+${upstreams.map((name) => `  ${name}: { origins: ["https://${name}.canary.example"], credential: "Bearer canary"${observed.includes(name) ? ', mode: observe' : ''} }`).join('\n')}
+workspaces: {}
+`,
+    { path: 'test.yaml', env: {} },
+  ),
+  workspaces: new Map(workspaces.map((id) => [id, workspaceSettings(id, upstreams)])),
+});
+
+export function drivenObservation(
+  settings: Settings,
+  clock: Clock,
+  shared: SharedActivity = embeddedActivity,
+) {
+  /** What the gateway would say; a test sets what it needs. */
+  const state = {
     process: { ...idleProcess, connections: 12, openCalls: 5 } as ProcessPressure,
-    replicas: 3,
     pauses: new Map<string, { readonly ms: number; readonly since: number }>(),
     breakers: new Map<string, ObservedBreaker>(),
     buckets: new Map<string, readonly BucketSnapshot[]>(),
     lanes: new Map<string, readonly LaneInForce[]>(),
     credentials: [] as { upstream: string; expiresInMs: number }[],
   };
-}
-
-const yamlOf = (
-  upstreams: readonly string[],
-  observed: readonly string[],
-): string => `privacy: { labelKey: "a label key for tests only" }
-log: { level: silent }
-upstreams:
-${upstreams.map((name) => `  ${name}: { origins: ["https://${name}.canary.example"], credential: "Bearer canary"${observed.includes(name) ? ', mode: observe' : ''} }`).join('\n')}
-workspaces: {}
-`;
-
-/** Starts the page on a free loopback port, for upstreams of these names; `observed`: those whose limits hold no call. */
-export async function drivenPage(
-  clock: Clock,
-  upstreams: readonly string[] = ['openai', 'shop', 'github'],
-  observed: readonly string[] = [],
-) {
-  const workspaces = Array.from({ length: 100 }, (_, n) => `canary-${n}`);
-  const settings = {
-    ...parseSettings(yamlOf(upstreams, observed), { path: 'test.yaml', env: {} }),
-    workspaces: new Map(workspaces.map((id) => [id, workspaceSettings(id, upstreams)])),
-  };
-  const state = drivenState();
-  const others = () => Promise.resolve({ ...nobody, replicas: state.replicas - 1 });
-  const shared = { ...embeddedActivity, others };
-  const observation = new Observation(settings, {
-    clock,
-    random: fixedRandom(0.5),
-    destination: memoryLines(),
-    shared,
-  });
-  const { telemetry, page } = observation;
-  telemetry.limiterMode('redis');
-  telemetry.redisCommand('append', 0.4);
+  const parts = { clock, random: fixedRandom(0.5), destination: memoryLines(), shared };
+  const observation = new Observation(settings, parts);
+  const { telemetry } = observation;
   const inForce = (upstream: string): Pick<InForce, 'lanes' | 'buckets'> => ({
     lanes: state.lanes.get(upstream) ?? [],
     buckets: state.buckets.get(upstream) ?? [],
   });
   observation.observe({
+    ...nothingKnown,
     process: () => state.process,
     buckets: () =>
       [...state.buckets].flatMap(([upstream, all]) => all.map((snapshot) => ({ upstream, snapshot }))),
-    ceilingsUsed: () => [],
     breakers: (upstream) => [state.breakers.get(upstream)].filter((each) => each !== undefined),
     pauseOf: (upstream) => state.pauses.get(upstream) ?? null,
     credentials: () => state.credentials,
     ceilings: () => Promise.resolve(noCeilings),
     inForce,
   });
-  const routes = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>([
-    ['/', page.index],
-    [
-      '/metrics',
-      (_request, response) =>
-        void telemetry
-          .metrics()
-          .then(({ body, contentType }) =>
-            response.writeHead(200, { 'Content-Type': contentType }).end(body),
-          ),
-    ],
-    [
-      '/activity',
-      (_request, response) =>
-        void observation.activity
-          .ofAll(3_600_000)
-          .then((all) => response.writeHead(200).end(JSON.stringify(all))),
-    ],
-  ]);
-  page.addRoutes({ get: (path, handler) => routes.set(path, handler) });
-  const server = createServer((request, response) => {
-    // Also below a path, as behind a reverse proxy.
-    const route = routes.get((request.url ?? '').replace(/^\/below(?=\/)/, ''));
-    if (route === undefined) response.writeHead(404).end();
-    else route(request, response);
-  });
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
-
   let played = 0;
   /** Plays a call up to its `end`. One that waits has waited for `waitedMs`. */
-  function play({ workspace, upstream, end = 'ok', heldBy = 'requests', waitedMs = 0 }: Played): void {
+  function play({ times = 1, ...given }: Played): void {
+    for (let n = 0; n < times; n++) playOnce(given);
+  }
+  function playOnce({ workspace, upstream, end = 'ok', heldBy = 'requests', waitedMs = 0 }: Played): void {
     const to = settings.upstreams.get(upstream);
     if (to === undefined) throw new Error(`no upstream ${upstream}`);
     const receivedAt = clock.monotonic() - (end === 'wait' ? waitedMs : 0);
@@ -157,13 +128,37 @@ export async function drivenPage(
     call.answered(200, null);
     call.ended({ outcome: 'ok', status: 200, code: null, admission });
   }
+  return { observation, telemetry, state, play, close: () => observation.close() };
+}
+
+/** Starts the page of one of three replicas on a free loopback port. */
+export async function drivenPage(
+  clock: Clock,
+  upstreams: readonly string[] = ['openai', 'shop', 'github'],
+  observed: readonly string[] = [],
+) {
+  const workspaces = Array.from({ length: 100 }, (_, n) => `canary-${n}`);
+  const others = () => Promise.resolve({ ...nobody, replicas: 2 });
+  const settings = drivenSettings(upstreams, workspaces, observed);
+  const driven = drivenObservation(settings, clock, { ...embeddedActivity, others });
+  const { observation, telemetry } = driven;
+  const { page } = observation;
+  telemetry.limiterMode('redis');
+  telemetry.redisCommand('append', 0.4);
+  const routes = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>();
+  routes.set('/', page.index);
+  page.addRoutes({ get: (path, handler) => routes.set(path, handler) });
+  const server = createServer((request, response) => {
+    // Also below a path, as behind a reverse proxy.
+    const route = routes.get((request.url ?? '').replace(/^\/below(?=\/)/, ''));
+    if (route === undefined) response.writeHead(404).end();
+    else route(request, response);
+  });
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
 
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
-    observation,
-    telemetry,
-    state,
-    play,
+    ...driven,
     async close() {
       await observation.close();
       server.closeAllConnections();
@@ -185,31 +180,20 @@ export const bucketOf = (
     isReported = true,
     reserved = 0,
   } = {},
-): BucketSnapshot => ({
-  bucket: bucketKey(upstream),
-  closedMs,
-  waiting: 0,
-  inFlight: 0,
-  maxInFlightTotal: null,
-  reserved,
-  meters: [{ meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported }, ...more],
-});
+): BucketSnapshot => {
+  const meter = { meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported } as const;
+  return bucketSnapshot({ bucket: bucketKey(upstream), closedMs, reserved, meters: [meter, ...more] });
+};
 
 /** A workspace's lane of an upstream; `used`: the share of its ceiling. */
 export const laneOf = (
   workspaceId: string,
   upstream: string,
-  {
-    perMinute = null as number | null,
-    perDay = null as number | null,
-    used = 0,
-    usedOfDay = 0,
-    calls = 100,
-  } = {},
+  { perMinute = null as number | null, perDay = null as number | null, used = 0, usedOfDay = 0 } = {},
 ): LaneInForce => ({
   workspaceId,
   bucket: bucketKey(upstream),
-  calls,
+  calls: 100,
   weight: 1,
   maxInFlight: null,
   perMinute,

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { request } from 'node:http';
 import type { PageState } from '../../src/page/page.ts';
 import { bucketOf, drivenPage, laneOf, movedClock, type DrivenPage } from './driven-page.ts';
-import { pageStates } from './states.ts';
+import { makeState, pageStates } from './states.ts';
 
 /** Reads events of the page until `name` has come; its data, parsed. */
 async function eventFrom(url: string, name: string): Promise<unknown> {
@@ -28,14 +28,14 @@ describe('the live page says', () => {
   test.each(Object.entries(pageStates))('what an operator must know: %s', async (_name, state) => {
     const clock = movedClock();
     page = await drivenPage(clock, state.upstreams, state.observed);
-    state.make(page, (ms) => clock.move(ms));
+    makeState(state, page, (ms) => clock.move(ms));
     const { answer } = (await eventFrom(page.url, 'state')) as PageState;
     expect([answer.sentence, answer.rest].join(' ').trim()).toMatch(state.says);
     expect(answer.wrongNow).toMatch(state.wrongNow);
     if (state.heldBy !== undefined) expect(answer.heldBy).toMatch(state.heldBy);
     expect(answer.tone).toBe(state.tone);
     // `/activity` says the same.
-    const all = (await (await fetch(`${page.url}activity`)).json()) as PageState;
+    const all = await page.observation.activity.ofAll(3_600_000);
     const untimed = (text: string): string => text.replaceAll(/\d\d:\d\d:\d\d/g, 'T');
     expect(untimed(all.answer.sentence)).toBe(untimed(answer.sentence));
   });

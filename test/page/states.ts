@@ -12,8 +12,22 @@ export interface PageStateCase {
   /** What the line about what holds it contains; left out: it is not looked at. */
   readonly heldBy?: RegExp;
   readonly tone: 'red' | 'amber' | 'green' | 'grey' | 'blue';
-  /** Makes the state. Called a quarter of an hour before it is looked at; `move` lets time pass. */
-  make(page: DrivenPage, move: (ms: number) => void): void;
+  /** What the bucket of `openai` has of its own; `null`: no limit is known. */
+  readonly limits?: Parameters<typeof bucketOf>[1] | null;
+  /** Flows of fifteen minutes, and those of the last three minutes besides. */
+  readonly flows?: readonly Flow[];
+  readonly late?: readonly Flow[];
+  /** What there is before these flows, and after them. */
+  first?(page: DrivenPage): void;
+  last?(page: DrivenPage): void;
+}
+
+/** Makes a state, in a quarter of an hour; `move` lets time pass. */
+export function makeState(state: PageStateCase, page: DrivenPage, move: (ms: number) => void): void {
+  if (state.limits !== null) limits(page, state.limits);
+  state.first?.(page);
+  traffic(page, move, state.flows ?? calm, state.late);
+  state.last?.(page);
 }
 
 /** 17:20 UTC of some day. */
@@ -28,7 +42,6 @@ interface Flow {
   readonly waitedMs?: number;
 }
 
-/** Fifteen minutes of these flows, minute by minute; those in `late` only in the last three. */
 function traffic(
   { play }: DrivenPage,
   move: (ms: number) => void,
@@ -36,14 +49,10 @@ function traffic(
   late: readonly Flow[] = [],
 ): void {
   for (let minute = 0; minute < 15; minute++) {
-    for (const { upstream, workspace = 'canary-1', perMinute, refused = 0, heldBy, waitedMs = 300 } of [
-      ...flows,
-      ...(minute >= 12 ? late : []),
-    ]) {
-      const count = Math.round(perMinute * (0.9 + 0.1 * Math.sin(minute)));
-      for (let n = 0; n < count; n++) play({ workspace, upstream, waitedMs });
-      for (let n = 0; n < refused; n++)
-        play({ workspace, upstream, end: 'shed', ...(heldBy === undefined ? {} : { heldBy }) });
+    for (const flow of [...flows, ...(minute >= 12 ? late : [])]) {
+      const { upstream, workspace = 'canary-1', perMinute, refused = 0, heldBy, waitedMs = 300 } = flow;
+      play({ workspace, upstream, waitedMs, times: Math.round(perMinute * (0.9 + 0.1 * Math.sin(minute))) });
+      play({ workspace, upstream, end: 'shed', heldBy, times: refused });
     }
     if (minute < 14) move(60_000);
   }
@@ -61,21 +70,15 @@ const calm: readonly Flow[] = [
 ];
 
 function limits({ state }: DrivenPage, openai: Parameters<typeof bucketOf>[1] = {}): void {
-  const day = {
-    meter: 'requests_day' as const,
-    limit: 10_000,
-    level: 3_104,
-    windowMs: 86_400_000,
+  const stated = (meter: 'requests_day' | 'tokens', limit: number, level: number, windowMs: number) => ({
+    meter,
+    limit,
+    level,
+    windowMs,
     isReported: true,
-  };
-  const tokens = {
-    meter: 'tokens' as const,
-    limit: 30_000,
-    level: 18_600,
-    windowMs: 60_000,
-    isReported: true,
-  };
-  state.buckets.set('openai', [bucketOf('openai', { used: 0.62, more: [tokens, day], ...openai })]);
+  });
+  const more = [stated('tokens', 30_000, 18_600, 60_000), stated('requests_day', 10_000, 3_104, 86_400_000)];
+  state.buckets.set('openai', [bucketOf('openai', { used: 0.62, more, ...openai })]);
   state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.31, isReported: false })]);
   state.buckets.set('github', [bucketOf('github', { limit: 5_000, used: 0.01 })]);
   state.lanes.set('openai', [laneOf('canary-1', 'openai', { perMinute: 400, used: 0.78 })]);
@@ -84,39 +87,45 @@ function limits({ state }: DrivenPage, openai: Parameters<typeof bucketOf>[1] = 
 }
 
 const many = Array.from({ length: 40 }, (_, n) => `api-${String(n).padStart(2, '0')}`);
+const called = many.slice(0, 36);
+
+const refused = (upstream: string, times: number, heldBy?: HeldBy) => {
+  const workspace = upstream === 'shop' ? 'canary-2' : 'canary-1';
+  return ({ play }: DrivenPage): void => play({ workspace, upstream, end: 'shed', heldBy, times });
+};
+const throttled = ({ play }: DrivenPage): void =>
+  play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
+const laneOfOpenai = (given?: Parameters<typeof laneOf>[2]) => {
+  return ({ state }: DrivenPage): void =>
+    void state.lanes.set('openai', [laneOf('canary-1', 'openai', given)]);
+};
+/** `shop` has asked us to stop. */
+function closedShop({ state }: DrivenPage): void {
+  state.lanes.set('shop', [laneOf('canary-2', 'shop', { perMinute: 300 })]);
+  state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.1, closedMs: 120_000 })]);
+}
 
 export const pageStates: Readonly<Record<string, PageStateCase>> = {
   idle: {
     says: /^Not known yet: no calls so far\./,
     wrongNow: /ready for openai, shop and github/,
     tone: 'grey',
-    make: () => {},
+    limits: null,
+    flows: [],
   },
   calm: {
     says: /^Yes: every API can take more\./,
     wrongNow: /^Nothing\. No call was refused in the last hour; longest wait 1\.2.s\./,
     tone: 'green',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-    },
   },
   'out of credit': {
     says: /^No for openai: it is out of credit\. Yes for the other 2\./,
     wrongNow: /207.calls were refused for it in the last hour\. Sluice asks again with one call in 52.s\./,
     heldBy: /^The provider refuses every call since 17:20.UTC \(insufficient_quota\)\./,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      for (let n = 0; n < 207; n++)
-        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'refused for good' });
-      page.state.breakers.set('openai', {
-        status: 429,
-        since,
-        retryInMs: 52_000,
-        said: 'insufficient_quota',
-      });
+    last({ play, state }) {
+      play({ workspace: 'canary-1', upstream: 'openai', end: 'refused for good', times: 207 });
+      state.breakers.set('openai', { status: 429, since, retryInMs: 52_000, said: 'insufficient_quota' });
     },
   },
   'credential ended': {
@@ -124,23 +133,16 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     wrongNow: /None wait/,
     heldBy: /^It could not be renewed, and ended at \d\d:\d\d.UTC\.$/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      page.state.credentials.push({ upstream: 'openai', expiresInMs: -120_000 });
-    },
+    last: ({ state }) => void state.credentials.push({ upstream: 'openai', expiresInMs: -120_000 }),
   },
   paused: {
     says: /^No for openai: an operator paused it\./,
     wrongNow: /9.calls wait, the longest for 1.min \d+.s of 1.min 15.s\. 4.calls were refused/,
     heldBy: /^The pause since 17:20.UTC\. It ends by itself at \d\d:\d\d:\d\d.UTC\.$/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
+    last(page) {
       waiting(page, 'openai', 9, 62_000);
-      for (let n = 0; n < 4; n++)
-        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'closed' });
+      refused('openai', 4, 'closed')(page);
       page.state.pauses.set('openai', { ms: 600_000, since });
     },
   },
@@ -148,93 +150,59 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     says: /^No: Sluice has too much to do\./,
     wrongNow: /run more replicas/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      page.state.process = { ...page.state.process, sheddingShare: 0.12 };
-    },
+    last: ({ state }) => void (state.process = { ...state.process, sheddingShare: 0.12 }),
   },
   refusing: {
     says: /^No for openai: it is full, and calls are refused\./,
     wrongNow: /[\d,]+.calls were refused since \d\d:\d\d.UTC\. 72.calls wait, the longest for 1.min/,
     tone: 'red',
-    make(page, move) {
-      limits(page, { limit: 60, used: 1 });
-      page.state.lanes.set('openai', [laneOf('canary-1', 'openai', { perMinute: 300, used: 0.6 })]);
-      traffic(
-        page,
-        move,
-        [{ upstream: 'openai', perMinute: 50 }, ...calm.slice(1)],
-        [{ upstream: 'openai', perMinute: 9, refused: 129 }],
-      );
-      waiting(page, 'openai', 72, 61_000);
-    },
+    limits: { limit: 60, used: 1 },
+    first: laneOfOpenai({ perMinute: 300, used: 0.6 }),
+    flows: [{ upstream: 'openai', perMinute: 50 }, ...calm.slice(1)],
+    late: [{ upstream: 'openai', perMinute: 9, refused: 129 }],
+    last: (page) => waiting(page, 'openai', 72, 61_000),
   },
   failing: {
     says: /^No for shop: it cannot be reached, or breaks calls off\. Yes for the other 2\./,
     wrongNow: /40.calls failed since \d\d:\d\d.UTC\. None are refused\. None wait\./,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      for (let n = 0; n < 40; n++) page.play({ workspace: 'canary-2', upstream: 'shop', end: 'failed' });
-    },
+    last: ({ play }) => play({ workspace: 'canary-2', upstream: 'shop', end: 'failed', times: 40 }),
   },
   'ceiling refuses': {
     says: /^No for openai: calls are refused at your ceilings\./,
     wrongNow: /refused since/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      page.state.lanes.set('openai', [laneOf('canary-1', 'openai', { perMinute: 30, used: 1 })]);
-      traffic(
-        page,
-        move,
-        [{ upstream: 'openai', perMinute: 28 }, ...calm.slice(1)],
-        [{ upstream: 'openai', perMinute: 2, refused: 24, heldBy: 'ceiling_minute' }],
-      );
-    },
+    first: laneOfOpenai({ perMinute: 30, used: 1 }),
+    flows: [{ upstream: 'openai', perMinute: 28 }, ...calm.slice(1)],
+    late: [{ upstream: 'openai', perMinute: 2, refused: 24, heldBy: 'ceiling_minute' }],
   },
   'reload refused': {
     says: /^Yes, but your last change is not in force\./,
     wrongNow: /^Your configuration was refused at \d\d:\d\d.UTC, line 41\. The/,
     tone: 'amber',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      page.telemetry.configurationRead('refused', [41, 41]);
-    },
+    last: ({ telemetry }) => telemetry.configurationRead('refused', [41, 41]),
   },
   'Redis away': {
     says: /^Not now: Redis is away\./,
     wrongNow: /Calls pass/,
     tone: 'amber',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      page.telemetry.limiterMode('local');
-    },
+    last: ({ telemetry }) => telemetry.limiterMode('local'),
   },
   'Redis away, refusing': {
     says: /^No: Redis is away and Sluice refuses all calls\./,
     wrongNow: /refused since/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-      page.telemetry.limiterMode('deny');
-    },
+    last: ({ telemetry }) => telemetry.limiterMode('deny'),
   },
   closed: {
     says: /^Not now for shop: it asked us to stop until \d\d:\d\d:\d\d.UTC\. Yes for the other 2\./,
     wrongNow: /18.calls wait, the longest for \d+.s of 1.min 15.s\. None are refused\./,
     heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; \d+.s are left\.$/,
     tone: 'amber',
-    make(page, move) {
-      limits(page);
-      page.state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.9, closedMs: 42_000 })]);
-      traffic(page, move, calm);
-      page.play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
+    first: ({ state }) =>
+      void state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.9, closedMs: 42_000 })]),
+    last(page) {
+      throttled(page);
       waiting(page, 'shop', 17, 18_000);
     },
   },
@@ -242,68 +210,53 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     says: /^No for openai: it is full, and calls wait\. Yes for the other 2\./,
     wrongNow: /45.calls wait, the longest for .* of 1.min 15.s\. None are refused\./,
     tone: 'amber',
-    make(page, move) {
-      limits(page, { used: 1 });
-      page.state.lanes.set('openai', [laneOf('canary-1', 'openai')]);
-      traffic(page, move, [{ upstream: 'openai', perMinute: 560, waitedMs: 30_000 }, ...calm.slice(1)]);
-      waiting(page, 'openai', 45, 38_000);
-    },
+    limits: { used: 1 },
+    first: laneOfOpenai(),
+    flows: [{ upstream: 'openai', perMinute: 560, waitedMs: 30_000 }, ...calm.slice(1)],
+    last: (page) => waiting(page, 'openai', 45, 38_000),
   },
   'ceilings full': {
     says: /^No for openai: a workspace is at your ceiling, and calls wait\./,
     wrongNow: /31.calls wait/,
     tone: 'amber',
-    make(page, move) {
-      limits(page);
-      page.state.lanes.set('openai', [
+    first: ({ state }) =>
+      void state.lanes.set('openai', [
         laneOf('canary-1', 'openai', { perMinute: 60, used: 1 }),
         laneOf('canary-4', 'openai', { perMinute: 300, used: 0.4 }),
-      ]);
-      traffic(page, move, [
-        { upstream: 'openai', perMinute: 61, waitedMs: 20_000 },
-        { upstream: 'openai', perMinute: 120, workspace: 'canary-4' },
-        ...calm.slice(1),
-      ]);
-      waiting(page, 'openai', 31, 41_000);
-    },
+      ]),
+    flows: [
+      { upstream: 'openai', perMinute: 61, waitedMs: 20_000 },
+      { upstream: 'openai', perMinute: 120, workspace: 'canary-4' },
+      ...calm.slice(1),
+    ],
+    last: (page) => waiting(page, 'openai', 31, 41_000),
   },
   'full earlier': {
     says: /^No for openai: it was full at \d\d:\d\d.UTC\./,
     wrongNow: /^Nothing now\. 129.calls were refused in the last hour\./,
     tone: 'amber',
-    make(page, move) {
-      limits(page);
-      for (let n = 0; n < 129; n++) page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed' });
-      traffic(page, move, calm);
-    },
+    first: refused('openai', 129),
   },
   'at a ceiling earlier': {
     says: /^No for openai: a workspace was at your ceiling at \d\d:\d\d.UTC\./,
     wrongNow: /^Nothing now\. 129.calls were refused in the last hour\./,
     heldBy: /^Your ceiling of 400 requests a minute to openai for w_/,
     tone: 'amber',
-    make(page, move) {
-      limits(page, { used: 0.9 });
-      for (let n = 0; n < 129; n++)
-        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'ceiling_minute' });
-      traffic(page, move, calm);
-    },
+    limits: { used: 0.9 },
+    first: refused('openai', 129, 'ceiling_minute'),
   },
   'closed, at a ceiling earlier': {
     says: /^No for shop: it says “too many requests”, and no known limit was used up\./,
     wrongNow: /^2.calls were refused since/,
     heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; 2.min are left\.$/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      page.state.lanes.set('shop', [laneOf('canary-2', 'shop', { perMinute: 300 })]);
-      page.state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.1, closedMs: 120_000 })]);
-      for (let n = 0; n < 44; n++)
-        page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy: 'ceiling_minute' });
-      traffic(page, move, calm);
-      page.play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
-      for (let n = 0; n < 2; n++)
-        page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy: 'closed' });
+    first(page) {
+      closedShop(page);
+      refused('shop', 44, 'ceiling_minute')(page);
+    },
+    last(page) {
+      throttled(page);
+      refused('shop', 2, 'closed')(page);
     },
   },
   'closed, at a ceiling a moment ago': {
@@ -311,16 +264,11 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     wrongNow: /^15.calls were refused since/,
     heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; 2.min are left\.$/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      page.state.lanes.set('shop', [laneOf('canary-2', 'shop', { perMinute: 300 })]);
-      page.state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.1, closedMs: 120_000 })]);
-      traffic(page, move, calm);
-      page.play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
-      for (let n = 0; n < 15; n++) {
-        const heldBy = n < 6 ? 'ceiling_minute' : 'closed';
-        page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy });
-      }
+    first: closedShop,
+    last(page) {
+      throttled(page);
+      refused('shop', 6, 'ceiling_minute')(page);
+      refused('shop', 9, 'closed')(page);
     },
   },
   'full earlier, with a day more used': {
@@ -328,17 +276,15 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     wrongNow: /^Nothing now\. 9.calls were refused in the last hour\./,
     heldBy: /^The provider’s limit of 30,000 tokens a minute\./,
     tone: 'amber',
-    make(page, move) {
-      limits(page, { used: 0.1 });
+    first(page) {
       const [bucket] = page.state.buckets.get('openai') ?? [];
       if (bucket === undefined) throw new Error('no bucket');
-      const meters = bucket.meters.map((meter) =>
-        meter.meter === 'requests_day' ? { ...meter, level: 9_000 } : { ...meter, level: 0 },
-      );
+      const meters = bucket.meters.map((meter) => ({
+        ...meter,
+        level: meter.meter === 'requests_day' ? 9_000 : 0,
+      }));
       page.state.buckets.set('openai', [{ ...bucket, meters }]);
-      for (let n = 0; n < 9; n++)
-        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'tokens' });
-      traffic(page, move, calm);
+      refused('openai', 9, 'tokens')(page);
     },
   },
   'at a ceiling of a minute, with a day more used': {
@@ -346,36 +292,23 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     wrongNow: /^3.calls were refused since/,
     heldBy: /^Your ceiling of 400 requests a minute to openai for w_/,
     tone: 'red',
-    make(page, move) {
-      limits(page);
-      page.state.lanes.set('openai', [
-        laneOf('canary-1', 'openai', { perMinute: 400, perDay: 10_000, used: 0.2, usedOfDay: 0.9 }),
-      ]);
-      traffic(page, move, calm);
-      for (let n = 0; n < 3; n++)
-        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'ceiling_minute' });
-    },
+    first: laneOfOpenai({ perMinute: 400, perDay: 10_000, used: 0.2, usedOfDay: 0.9 }),
+    last: refused('openai', 3, 'ceiling_minute'),
   },
   'observing, would be full': {
     observed: ['openai'],
     says: /^No for openai: with its limits enforced it would be full\. Yes for the other 2\./,
     wrongNow: /^Nothing\. No limit of ours refuses a call to it\./,
     tone: 'blue',
-    make(page, move) {
-      limits(page, { used: 1 });
-      page.state.lanes.set('openai', [laneOf('canary-1', 'openai')]);
-      traffic(page, move, [{ upstream: 'openai', perMinute: 900, waitedMs: 0 }, ...calm.slice(1)]);
-    },
+    limits: { used: 1 },
+    first: laneOfOpenai(),
+    flows: [{ upstream: 'openai', perMinute: 900, waitedMs: 0 }, ...calm.slice(1)],
   },
   'observing, with room': {
     observed: ['openai', 'shop', 'github'],
     says: /^Not known: Sluice only observes openai, shop and github\./,
     wrongNow: /^Nothing\./,
     tone: 'blue',
-    make(page, move) {
-      limits(page);
-      traffic(page, move, calm);
-    },
   },
   'no limit known': {
     // Two are called as parts of the page are.
@@ -383,36 +316,30 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     says: /^Not known: no limit is known/,
     wrongNow: /No call was refused/,
     tone: 'grey',
-    make(page, move) {
-      traffic(page, move, calm);
-    },
+    limits: null,
   },
   'forty APIs': {
     upstreams: many,
     says: /^No for api-03, api-07 and api-11\. Yes for 33 of 40\./,
     wrongNow: /^api-03: 88.calls were refused/,
     tone: 'red',
-    make(page, move) {
-      const called = many.slice(0, 36);
+    limits: null,
+    flows: called.map((upstream, n) => ({ upstream, perMinute: 32, workspace: `canary-${n % 23}` })),
+    first({ state }) {
       for (const [n, upstream] of called.entries()) {
-        page.state.buckets.set(upstream, [bucketOf(upstream, { limit: 60 + 10 * n, used: 0.3 })]);
-        page.state.lanes.set(upstream, [laneOf(`canary-${n % 23}`, upstream)]);
+        const isFull = ['api-07', 'api-11'].includes(upstream);
+        const bucket = bucketOf(
+          upstream,
+          isFull ? { limit: 30, used: 1 } : { limit: 60 + 10 * n, used: 0.3 },
+        );
+        state.buckets.set(upstream, [bucket]);
+        state.lanes.set(upstream, [laneOf(`canary-${n % 23}`, upstream)]);
       }
-      for (const upstream of ['api-07', 'api-11'])
-        page.state.buckets.set(upstream, [bucketOf(upstream, { limit: 30, used: 1 })]);
-      traffic(
-        page,
-        move,
-        called.map((upstream, n) => ({ upstream, perMinute: 32, workspace: `canary-${n % 23}` })),
-      );
-      for (let n = 0; n < 88; n++)
-        page.play({ workspace: 'canary-3', upstream: 'api-03', end: 'refused for good' });
-      page.state.breakers.set('api-03', {
-        status: 402,
-        since,
-        retryInMs: 40_000,
-        said: 'payment_required',
-      });
+    },
+    last(page) {
+      page.play({ workspace: 'canary-3', upstream: 'api-03', end: 'refused for good', times: 88 });
+      const breaker = { status: 402, since, retryInMs: 40_000, said: 'payment_required' } as const;
+      page.state.breakers.set('api-03', breaker);
       waiting(page, 'api-07', 48, 2_400);
       waiting(page, 'api-11', 13, 44_000);
     },
