@@ -2,12 +2,8 @@ import { describe, expect, test } from '@jest/globals';
 import { honouredWaitMs } from '../src/honoured-wait.policy.ts';
 import { refusalResponse } from '../src/ingress/problem.ts';
 
-const client = (lang: string, version: string): string[] => [
-  'X-Stainless-Lang',
-  lang,
-  'X-Stainless-Package-Version',
-  version,
-];
+const client = (lang: string, version: string): string[] =>
+  `X-Stainless-Lang ${lang} X-Stainless-Package-Version ${version}`.split(' ');
 
 describe('the hint not to retry in a refusal', () => {
   test.each([

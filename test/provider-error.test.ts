@@ -2,44 +2,25 @@ import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { providerError } from '../src/provider-error.policy.ts';
 
+const members = (type: unknown, code: unknown) => ({ type, code });
 test.each([
+  [members('insufficient_quota', 'insufficient_quota'), members('insufficient_quota', 'insufficient_quota')],
+  [members('insufficient_quota', 'a new one'), members('insufficient_quota', null)],
+  [members('RESOURCE_EXHAUSTED', 429), members('RESOURCE_EXHAUSTED', 429)],
+  [members(undefined, '402'), members(null, '402')],
+  [members('billing_error', undefined), members('billing_error', null)],
+  [members('Insufficient_Quota', 'INSUFFICIENT_QUOTA'), members('Insufficient_Quota', 'INSUFFICIENT_QUOTA')],
   [
-    { type: 'insufficient_quota', code: 'insufficient_quota' },
-    { type: 'insufficient_quota', code: 'insufficient_quota' },
+    members('resource_exhausted', 'throttlingexception'),
+    members('resource_exhausted', 'throttlingexception'),
   ],
-  [
-    { type: 'insufficient_quota', code: 'a new one' },
-    { type: 'insufficient_quota', code: null },
-  ],
-  [
-    { type: 'RESOURCE_EXHAUSTED', code: 429 },
-    { type: 'RESOURCE_EXHAUSTED', code: 429 },
-  ],
-  [
-    { type: undefined, code: '402' },
-    { type: null, code: '402' },
-  ],
-  [
-    { type: 'billing_error', code: undefined },
-    { type: 'billing_error', code: null },
-  ],
-  [
-    { type: 'Insufficient_Quota', code: 'INSUFFICIENT_QUOTA' },
-    { type: 'Insufficient_Quota', code: 'INSUFFICIENT_QUOTA' },
-  ],
-  [
-    { type: 'resource_exhausted', code: 'throttlingexception' },
-    { type: 'resource_exhausted', code: 'throttlingexception' },
-  ],
-  [{ type: 'to\u212aens', code: ' tokens' }, null],
-  [{ type: 'INSUFFICIENT_QUOTA_', code: 'INSUFFICIENT QUOTA' }, null],
-  [{ type: 'constructor', code: 'toString' }, null],
-  [{ type: 'see http://evil.example', code: 1e9 }, null],
-  [{ type: ['tokens'], code: { toString: () => 'tokens' } }, null],
-  [{ type: null, code: 200 }, null],
-])('of an error %j clients read %j', (members, expected) => {
-  expect(providerError(members)).toEqual(expected);
-});
+  [members('to\u212aens', ' tokens'), null],
+  [members('INSUFFICIENT_QUOTA_', 'INSUFFICIENT QUOTA'), null],
+  [members('constructor', 'toString'), null],
+  [members('see http://evil.example', 1e9), null],
+  [members(['tokens'], { toString: () => 'tokens' }), null],
+  [members(null, 200), null],
+])('of an error %j clients read %j', (error, expected) => expect(providerError(error)).toEqual(expected));
 
 test('whatever an upstream says, only known words leave', () => {
   const value = fc.oneof(

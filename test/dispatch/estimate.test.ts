@@ -18,19 +18,18 @@ describe('the estimated tokens of a call', () => {
   const parts = [{ text: x(40) }, { inlineData: { mimeType: 'image/png', data: 'AAAA' } }];
   const data = { user: x(400), metadata: { note: x(400) } };
   const inputText = [{ role: 'user', content: [{ type: 'input_text', text: x(40) }] }];
-  const screenshot = { type: 'computer_screenshot', image_url: png };
+  const picture = { type: 'computer_screenshot', image_url: png };
+  const screenshot = { type: 'computer_call_output', output: picture };
+  const newest = { ...say(x(80)), max_completion_tokens: 7, max_tokens: 100 };
+  const withOutput = { contents: [{ parts }], generationConfig: { maxOutputTokens: 50 } };
+  const deep = JSON.parse(`{"messages":${'['.repeat(3_000)}"x"${']'.repeat(3_000)}}`) as object;
   test.each<[string, string, object, number]>([
     // 21 were charged for 72 characters, 6 for 13.
     ['no fewer than were charged', chatPath, say(x(72)), 21],
     ['no fewer than were charged for a short one', chatPath, say(x(13)), 7],
     ['those of the output that it allows', chatPath, { ...say(x(80)), max_tokens: 100 }, 123],
     ['those of each choice', chatPath, { ...say(x(80)), max_tokens: 100, n: 3 }, 323],
-    [
-      'those of the newest spelling',
-      chatPath,
-      { ...say(x(80)), max_completion_tokens: 7, max_tokens: 100 },
-      30,
-    ],
+    ['those of the newest spelling', chatPath, newest, 30],
     ['those of the Responses API', '/v1/responses', { input: x(80), max_output_tokens: 10 }, 33],
     ['those of the best of several', '/v1/completions', { prompt: x(80), max_tokens: 10, best_of: 2 }, 40],
     ['a picture, whatever its size', chatPath, say([{ type: 'image_url', image_url: { url: png } }]), 768],
@@ -39,33 +38,18 @@ describe('the estimated tokens of a call', () => {
     ['only what the model reads', chatPath, { messages: [{ content: 'abcd', name: x(400) }], ...data }, 4],
     ['instructions beside input', '/v1/responses', { instructions: x(40), input: inputText }, 23],
     ['no output for Anthropic', '/v1/messages', { system: x(40), ...say(x(40)), max_tokens: 9_000 }, 23],
-    [
-      'text, picture and output for Gemini',
-      gemini,
-      { contents: [{ parts }], generationConfig: { maxOutputTokens: 50 } },
-      828,
-    ],
+    ['text, picture and output for Gemini', gemini, withOutput, 828],
     ['a text to embed', '/v1/embeddings', { input: x(26) }, 7],
     ['texts to embed', '/v1/embeddings', { input: [x(8), x(8)] }, 4],
     ['a list of tokens to embed', '/v1/embeddings', { input: [1, 2, 3] }, 3],
     ['lists of tokens to embed', '/v1/embeddings', { input: [[1, 2, 3], [4]] }, 4],
-    [
-      'a screenshot as a picture',
-      '/v1/responses',
-      { input: [{ type: 'computer_call_output', output: screenshot }] },
-      768,
-    ],
+    ['a screenshot as a picture', '/v1/responses', { input: [screenshot] }, 768],
     ['a long text without a blank', chatPath, say(x(20_000)), 5_003],
     ['nothing that seals a thought', chatPath, say([{ thinking: x(4), signature: x(2_000) }]), 4],
     ['texts to embed, without a blank', '/v2/embed', { texts: [x(8_000), x(8_000)] }, 4_000],
     ['a picture of unknown form', chatPath, say([{ type: 'text', text: x(4) }, { blob: x(20_000) }]), 769],
     ['a file in lines', chatPath, say([{ source: { data: `${x(76)}\r\n`.repeat(200) } }]), 768],
-    [
-      'nothing that is nested too deeply',
-      chatPath,
-      JSON.parse(`{"messages":${'['.repeat(3_000)}"x"${']'.repeat(3_000)}}`),
-      3,
-    ],
+    ['nothing that is nested too deeply', chatPath, deep, 3],
   ])('are %s: %s', (_, path, body, expected) => {
     expect(tokens(post(path, body))).toBe(expected);
   });
@@ -120,6 +104,7 @@ describe('the estimated tokens of a call have', () => {
   const google = (...parts: readonly unknown[]) => ({ contents: [{ parts }] });
   const ask = { function: { name: 'find', arguments: JSON.stringify({ long }) } };
   const document = (source: object) => say([{ type: 'document', source }, { text: '' }]);
+  const ofParts = { parts: [{ text: long }] };
   const [generate, converse] = ['/v1/models/m:generateContent', '/model/m/converse'];
 
   test.each<[string, string, object]>([
@@ -137,12 +122,8 @@ describe('the estimated tokens of a call have', () => {
     ['what Cohere is told', '/v1/chat', { message: 'hi', chat_history: [{ message: long }] }],
     ['what Cohere embeds', '/v2/embed', { texts: [long] }],
     ['what is ranked', '/v2/rerank', { query: 'a', documents: [{ text: long }] }],
-    ['what Gemini embeds', '/v1/models/m:embedContent', { content: { parts: [{ text: long }] } }],
-    [
-      'lists of it',
-      '/v1/models/m:batchEmbedContents',
-      { requests: [{ content: { parts: [{ text: long }] } }] },
-    ],
+    ['what Gemini embeds', '/v1/models/m:embedContent', { content: ofParts }],
+    ['lists of it', '/v1/models/m:batchEmbedContents', { requests: [{ content: ofParts }] }],
     ['what Vertex AI embeds', '/v1/models/m:predict', { instances: [{ content: long }] }],
     ['what Titan embeds', '/model/m/invoke', { inputText: long }],
     ['what Hugging Face reads', '/models/a/b', { inputs: long }],

@@ -1,8 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { readCarriers, usualCarriers } from '../../src/credential-carriers.policy.ts';
-import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
-import type { OutgoingInput } from '../../src/dispatch/fields.policy.ts';
+import { outgoingFields, type OutgoingInput } from '../../src/dispatch/fields.policy.ts';
 
 const key = `slc_acme1_${'k'.repeat(43)}`;
 const base: OutgoingInput = {
@@ -136,28 +135,20 @@ describe('fields sent upstream', () => {
 
 describe('the credential sent upstream', () => {
   const ownField = 'Sluice-Upstream-Authorization';
+  const withKey = ['Authorization', `Bearer ${key}`];
+  const besideKey = ['Sluice-Key', key, 'Authorization'];
   const keyInOther = { dropFields: ['sluice-key'] };
   const mine = { authorization: 'Bearer mine' };
   const injected = { 'x-api-key': 'injected' };
   const byOperator = { route: withCredential('x-api-key') };
   test.each<[string, readonly string[], Partial<OutgoingInput>, object]>([
-    [
-      'is the configured one, and the API key stays here',
-      ['Authorization', `Bearer ${key}`],
-      byOperator,
-      injected,
-    ],
+    ['is the configured one, and the API key stays here', withKey, byOperator, injected],
     ['is never the client’s own when one is configured', [ownField, 'Bearer mine'], byOperator, injected],
-    ['is the client’s own else', ['Authorization', `Bearer ${key}`, ownField, 'Bearer mine'], {}, mine],
-    [
-      'is its Authorization beside Sluice-Key',
-      ['Authorization', 'Bearer mine', 'Sluice-Key', key],
-      keyInOther,
-      mine,
-    ],
+    ['is the client’s own else', [...withKey, ownField, 'Bearer mine'], {}, mine],
+    ['is its Authorization beside Sluice-Key', [...besideKey, 'Bearer mine'], keyInOther, mine],
     [
       'is no API key sent twice',
-      ['Sluice-Key', key, 'Authorization', `Bearer ${key}`, 'X-Other', key, ownField, key],
+      ['X-Other', key, ownField, key, ...besideKey, `Bearer ${key}`],
       keyInOther,
       {},
     ],
@@ -165,14 +156,8 @@ describe('the credential sent upstream', () => {
     expect(outgoing({ rawFields, ...changes })).toEqual({ ...own, ...expected });
   });
 
-  test.each([
-    'Authorization',
-    'X-Api-Key',
-    'api-key',
-    'x-goog-api-key',
-    'PRIVATE-TOKEN',
-    'x-acme-access-token',
-  ])('is the only one: the client’s own in %s is left out', (name) => {
+  const others = 'Authorization X-Api-Key api-key x-goog-api-key PRIVATE-TOKEN x-acme-access-token';
+  test.each(others.split(' '))('is the only one: the client’s own in %s is left out', (name) => {
     for (const field of ['authorization', 'x-api-key', 'x-figma-token', name.toLowerCase()]) {
       const rawFields = ['Sluice-Key', key, name, 'own', name.toLowerCase(), 'twice'];
       const fields = outgoing({ rawFields, route: withCredential(field), ...keyInOther });

@@ -1,6 +1,10 @@
 import { describe, expect, test } from '@jest/globals';
-import { returningFields, upstreamIdOf } from '../../src/dispatch/fields.policy.ts';
-import type { ReturningInput, ViaRewrite } from '../../src/dispatch/fields.policy.ts';
+import {
+  returningFields,
+  upstreamIdOf,
+  type ReturningInput,
+  type ViaRewrite,
+} from '../../src/dispatch/fields.policy.ts';
 
 const keyFields = ['authorization', 'sluice-key'];
 const everything = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>

@@ -1,17 +1,8 @@
 /** What an operator describes of an upstream: conditions of a refusal, whom each concerns, where its wait stands, its windows. */
 import { describe, expect, test } from '@jest/globals';
 import { buildDialect, speaks, type SpeaksInput } from '../../../src/config/speaks.ts';
-import {
-  dayMs,
-  error,
-  learn,
-  limits,
-  metersOf,
-  nowMs,
-  throttleOf,
-  waitOf,
-  type Response,
-} from './learning.ts';
+import { dayMs, error, learn, limits, metersOf, nowMs } from './learning.ts';
+import { throttleOf, waitOf, type Response } from './learning.ts';
 
 describe('the conditions of a refusal', () => {
   const twoMeanings: SpeaksInput = {
@@ -44,14 +35,12 @@ describe('the conditions of a refusal', () => {
   });
 
   test('of several of one kind the most exact one names wait and scope, wherever it stands', () => {
-    const exact = {
-      status: 429,
-      field: 'x-why',
-      equals: 'all',
-      waitSeconds: 5,
-      scope: 'credential',
-    } as const;
-    const speaks: SpeaksInput = { throttledBy: [{ status: 429, waitSeconds: 60 }, exact] };
+    const exact = { status: 429, field: 'x-why', equals: 'all', waitSeconds: 5 } as const;
+    const throttledBy = [
+      { status: 429, waitSeconds: 60 },
+      { ...exact, scope: 'credential' as const },
+    ];
+    const speaks: SpeaksInput = { throttledBy };
     const expected = { kind: 'rate', waitMs: 5_000, meter: null, scope: 'credential' };
     expect(throttleOf({ speaks }, { fields: { 'x-why': 'all' } })).toEqual(expected);
     expect(throttleOf({ speaks })).toMatchObject({ kind: 'rate', waitMs: 60_000 });
@@ -87,21 +76,15 @@ describe('what is described of a language model or a shop goes before what is kn
   const budget = says('The monthly budget of this key is used up.');
   const spent = error('You exceeded your current quota.', { code: 'insufficient_quota' });
   const warming = { kind: 'rate', waitMs: 4_000, meter: null, scope: 'credential' };
+  const ofCall = { status: 400, body: says('Not for this model.') };
+  const again = { body: says('Slow down.', { again_in: 17 }) };
   const known = { body: says('Rate limit reached.'), fields: { 'retry-after': '3' } };
   test.each<[string, Response, object, ('language-model' | 'commerce')?]>([
     ['a refusal for good', { body: budget }, { kind: 'permanent', reason: 'quota' }],
     ['one of a shop', { body: budget }, { kind: 'permanent', reason: 'quota' }, 'commerce'],
-    [
-      'one of a call',
-      { status: 400, body: says('Not for this model.') },
-      { kind: 'permanent', scope: 'call' },
-    ],
+    ['one of a call', ofCall, { kind: 'permanent', scope: 'call' }],
     ['one of the credential', { status: 403, body: says('We are warming up.') }, warming],
-    [
-      'where its wait stands',
-      { body: says('Slow down.', { again_in: 17 }) },
-      { kind: 'rate', waitMs: 17_000 },
-    ],
+    ['where its wait stands', again, { kind: 'rate', waitMs: 17_000 }],
     ['all else is as its kind has it', known, { kind: 'rate', waitMs: 3_000 }],
     ['also what is permanent', { body: spent }, { kind: 'permanent', reason: 'quota' }],
   ])('%s: %j', (_, response, expected, kind = 'language-model') => {
@@ -157,29 +140,25 @@ describe('what is left of a described window', () => {
   const hours = { windows: [{ requests: 300, seconds: 10_800, kind: 'rolling' as const }] };
   const minute = { windows: [{ requests: 100, seconds: 60, kind: 'rolling' as const }] };
   const named = { fields: { limit: 'a-limit', remaining: 'a-left', reset: 'a-reset' } };
+  const inFields = { 'a-limit': '1000', 'a-left': '900', 'a-reset': '80000' };
+  const day = { meter: 'requests_day' };
   const threeHours = { meter: 'requests', limit: 300, windowMs: 10_800_000 };
   test.each<[string, SpeaksInput, Record<string, string>, object]>([
     ['is of its three hours', hours, limits('x-ratelimit', 300, 299, '10000'), threeHours],
     ['is of its three hours, a second off', hours, limits('x-ratelimit', 300, 299, '10801'), threeHours],
-    [
-      'is of a day, where it is longer',
-      minute,
-      limits('x-ratelimit', 100, 99, '80000'),
-      { meter: 'requests_day' },
-    ],
-    [
-      'is of a day, where only the fields are described',
-      named,
-      { 'a-limit': '1000', 'a-left': '900', 'a-reset': '80000' },
-      { meter: 'requests_day', windowMs: dayMs },
-    ],
+    ['is of a day, where it is longer', minute, limits('x-ratelimit', 100, 99, '80000'), day],
+    ['is of a day, where only fields are described', named, inFields, { ...day, windowMs: dayMs }],
   ])('%s', (_, speaks, fields, expected) => {
     expect(metersOf({ speaks }, fields)).toMatchObject([expected]);
   });
 
   test('is of one day where app and user have the same limit, that of the field described first', () => {
-    const day = (whose: string) => ({ limit: `${whose}-limit`, remaining: `${whose}-left`, window: 86_400 });
-    const speaks = { windows: [{ requests: 100, seconds: 900 }], fields: [day('app'), day('user')] };
+    const dayOf = (whose: string) => ({
+      limit: `${whose}-limit`,
+      remaining: `${whose}-left`,
+      window: 86_400,
+    });
+    const speaks = { windows: [{ requests: 100, seconds: 900 }], fields: [dayOf('app'), dayOf('user')] };
     const fields = { 'app-limit': '17', 'app-left': '2', 'user-limit': '17', 'user-left': '9' };
     expect(metersOf({ speaks }, fields)).toEqual([
       { meter: 'requests_day', limit: 17, windowMs: dayMs, level: { lowest: 14, highest: 15 } },

@@ -3,79 +3,45 @@ import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Feedback } from '../../../src/call.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
-import { dayMs, error, learn, metersOf, nowMs, quota, throttleOf, type Fields } from './learning.ts';
+import { dayMs, error, learn, meterWords, metersOf, nowMs, quota, throttleOf } from './learning.ts';
+import type { Fields } from './learning.ts';
 
 const model = 'language-model';
 const refusal = (code: string | null, type: string, message = ''): object => error(message, { code, type });
 const slow = refusal('rate_limit_exceeded', 'tokens');
 const said = (message: string): object => refusal('rate_limit_exceeded', 'tokens', message);
 
+const renewed = { ...quota('requests', 10, 9, '1'), 'x-ratelimit-renewalperiod-requests': '10' };
+const project = { ...quota('tokens', 30_000, 29_000, '2s'), ...quota('project-tokens', 5_000, 4_000, '12s') };
+const yearsAway = {
+  'x-ratelimit-limit-requests': '60',
+  'x-ratelimit-reset-requests': '999999999s',
+  'x-ratelimit-renewalperiod-requests': '60',
+};
+const draft = { ratelimit: '"api";r=4;t=20', 'ratelimit-policy': '"api";q=10;w=60' };
+const older = { 'ratelimit-limit': '10, 10;w=60', 'ratelimit-remaining': '4', 'ratelimit-reset': '20' };
+const ofMinute = { 'x-ratelimit-limit-minute': '10', 'x-ratelimit-remaining-minute': '4' };
+
 describe('the limit fields of a language model', () => {
-  test.each<[string, Fields, object]>([
-    [
-      'the day, whose reset fits no minute',
-      quota('requests', 200, 199, '7m12s'),
-      { meter: 'requests_day', limit: 200, windowMs: dayMs },
-    ],
-    [
-      'the day during a drain: what is left is rounded down',
-      quota('requests', 200, 198, '11m32.334s'),
-      { meter: 'requests_day', windowMs: dayMs },
-    ],
-    [
-      'the day, whose reset within a minute is that of the first call',
-      quota('requests', 14_400, 14_399, '6s'),
-      { meter: 'requests_day', windowMs: dayMs },
-    ],
-    ['no window that the reset does not fit', quota('tokens', 18_000, 17_997, '7.66s'), { windowMs: null }],
-    [
-      'the level alone, where the reset is unusable',
-      quota('tokens', 30_000, 29_990, 'soon'),
-      { meter: 'tokens', limit: 30_000, windowMs: null, level: { lowest: 9, highest: 10 } },
-    ],
-    [
-      'the stated period of renewal',
-      { ...quota('requests', 10, 9, '1'), 'x-ratelimit-renewalperiod-requests': '10' },
-      { meter: 'requests', windowMs: 10_000 },
-    ],
-    [
-      'the tighter of two limits for one meter',
-      { ...quota('tokens', 30_000, 29_000, '2s'), ...quota('project-tokens', 5_000, 4_000, '12s') },
-      { meter: 'tokens', limit: 5_000 },
-    ],
-    [
-      'a full bucket, where the reset is years away',
-      {
-        'x-ratelimit-limit-requests': '60',
-        'x-ratelimit-reset-requests': '999999999s',
-        'x-ratelimit-renewalperiod-requests': '60',
-      },
-      { meter: 'requests', limit: 60, windowMs: 60_000, level: { lowest: 60, highest: 60 } },
-    ],
-  ])('state %s: %j', (_, fields, expected) => {
-    expect(metersOf(model, fields)).toMatchObject([expected]);
-  });
-
-  test.each([
-    [60, 59, '60'],
-    [60, 59, '1m0s'],
-    [500, 492, '57'],
-    [1_000, 999, '59'],
-    [5_000, 4_996, '58s'],
-  ])('give no window where %i and %i left may fall to nothing in a minute: %s', (limit, left, reset) => {
-    const meters = metersOf(model, quota('requests', limit, left, reset));
-    expect(meters).toMatchObject([{ meter: 'requests', windowMs: null }]);
-  });
-
-  test.each([
-    { ratelimit: '"api";r=4;t=20', 'ratelimit-policy': '"api";q=10;w=60' },
-    { 'ratelimit-limit': '10, 10;w=60', 'ratelimit-remaining': '4', 'ratelimit-reset': '20' },
-    { 'x-ratelimit-limit-minute': '10', 'x-ratelimit-remaining-minute': '4' },
-  ])('of no provider are read as of any API: %j', (fields) => {
-    expect(metersOf(model, fields)).toMatchObject([
-      { meter: 'requests', limit: 10, windowMs: 60_000, level: { highest: 6 } },
-    ]);
-  });
+  test.each<[string, Fields, string]>([
+    ['the day', quota('requests', 200, 199, '7m12s'), 'requests_day 200/86400s 1..1'],
+    ['the day in a drain', quota('requests', 200, 198, '11m32.334s'), 'requests_day 200/86400s 1.603..1.603'],
+    ['the day by a first call', quota('requests', 14_400, 14_399, '6s'), 'requests_day 14400/86400s 1..1'],
+    ['no window that does not fit', quota('tokens', 18_000, 17_997, '7.66s'), 'tokens 18000/? 2..3'],
+    ['a level alone', quota('tokens', 30_000, 29_990, 'soon'), 'tokens 30000/? 9..10'],
+    ['the period of renewal', renewed, 'requests 10/10s 0..1'],
+    ['the tighter of two limits for one meter', project, 'tokens 5000/60s 999.917..1000.083'],
+    ['a full bucket, where the reset is years away', yearsAway, 'requests 60/60s 60..60'],
+    // It may fall to nothing in a minute.
+    ['no window', quota('requests', 60, 59, '60'), 'requests 60/? 0..1'],
+    ['no window', quota('requests', 60, 59, '1m0s'), 'requests 60/? 0..1'],
+    ['no window', quota('requests', 500, 492, '57'), 'requests 500/? 7..8'],
+    ['no window', quota('requests', 1_000, 999, '59'), 'requests 1000/? 0..1'],
+    ['no window', quota('requests', 5_000, 4_996, '58s'), 'requests 5000/? 3..4'],
+    ['of no provider what those of any API do', draft, 'requests 10/60s 5..6'],
+    ['of no provider what those of any API do', older, 'requests 10/60s 5..6'],
+    ['of no provider what those of any API do', ofMinute, 'requests 10/60s 5..6'],
+  ])('state %s: %j', (_, fields, expected) => expect(meterWords(model, fields)).toBe(expected));
 
   test('are ignored when their reset contradicts what is left', () => {
     const fields = { ...quota('tokens', 5_000, 0, '0'), 'x-ratelimit-renewalperiod-tokens': '60' };
@@ -125,6 +91,7 @@ describe('input and output tokens that are counted apart', () => {
   });
   const apart = { ...anthropic('input-tokens', 50_000, 45_000), ...anthropic('output-tokens', 8_000, 7_000) };
   const both = { input_tokens: 50_000, output_tokens: 8_000 };
+  const others = { ...quota('input-tokens', 9, 1, ''), ...quota('output-tokens', 8, 1, '') };
 
   test('have a meter of their own, with window and level', () => {
     const level = { lowest: expect.any(Number), highest: expect.any(Number) };
@@ -139,11 +106,7 @@ describe('input and output tokens that are counted apart', () => {
     ['a plain limit of the other repeats it', { ...apart, ...anthropic('tokens', 8_000, 1_000) }, both],
     ['a plain limit of both repeats them', { ...apart, ...anthropic('tokens', 58_000, 1_000) }, both],
     ['another plain limit counts all', { ...apart, ...anthropic('tokens', 9, 1) }, { tokens: 9, ...both }],
-    [
-      'fields of another provider',
-      { ...quota('input-tokens', 9, 1, ''), ...quota('output-tokens', 8, 1, '') },
-      { input_tokens: 9, output_tokens: 8 },
-    ],
+    ['fields of another provider', others, { input_tokens: 9, output_tokens: 8 }],
   ])('%s: %j', (_, fields, expected) => {
     expect(Object.fromEntries(metersOf(model, fields).map(({ meter, limit }) => [meter, limit]))).toEqual(
       expected,
@@ -168,6 +131,7 @@ describe('input and output tokens that are counted apart', () => {
 describe('the verdict on a response', () => {
   const permanent = (reason: string): object => ({ kind: 'permanent', reason });
   const overload = { kind: 'overload', waitMs: 3_000 };
+  const detailed = error('', { code: 'insufficient_quota', details: [{ reason: 'NEW' }] });
   const reached =
     'Rate limit reached for x in organization o on tokens per min (TPM): Limit 10, Requested 11.';
   test.each<[string, number, unknown, object]>([
@@ -176,12 +140,7 @@ describe('the verdict on a response', () => {
     ['a spent project', 429, refusal('project_spend_limit_exceeded', 'x'), permanent('quota')],
     ['a used organization', 429, refusal('organization_usage_limit_exceeded', 'x'), permanent('quota')],
     ['a type without a code', 429, refusal(null, 'insufficient_quota'), permanent('quota')],
-    [
-      'a code beside unknown details',
-      429,
-      error('', { code: 'insufficient_quota', details: [{ reason: 'NEW' }] }),
-      permanent('quota'),
-    ],
+    ['a code beside unknown details', 429, detailed, permanent('quota')],
     ['a call above the limit', 429, said(reached), permanent('too_large')],
     ['an overload by its code', 503, refusal('server_is_overloaded', 'service_unavailable_error'), overload],
     ['a call to slow down', 429, refusal('slow_down', 'rate_limit_error'), overload],
@@ -217,22 +176,12 @@ describe('the wait of a refusal', () => {
     ['is the reset of the limit of which nothing is left', spent, slow, 2_500],
     ['is Retry-After rather than a reset', { ...spent, 'retry-after': '1' }, slow, 1_000],
     ['is that of its sentence rather than a reset', spent, said('Please try again in 120ms.'), 120],
-    [
-      'is unknown where something of every limit is left',
-      quota('tokens', 30_000, 554, '58.891s'),
-      slow,
-      null,
-    ],
+    ['is unknown where something is left', quota('tokens', 30_000, 554, '58.891s'), slow, null],
     ['is that of its milliseconds first', { 'retry-after-ms': '70', 'retry-after': '1' }, told, 70],
     ['is Retry-After rather than that of its sentence', { 'retry-after': '1' }, told, 1_000],
     ['is that of its sentence, whatever that says of billing', {}, told, 68_256],
     ['is the period of renewal, where the reset of nothing left is zero', trap, null, 60_000],
-    [
-      'is that of its sentence before such a period',
-      trap,
-      error('Please retry after 17 seconds. More.'),
-      17_000,
-    ],
+    ['is that of its sentence before such a period', trap, error('Retry after 17 seconds. More.'), 17_000],
     ['is unknown for a used-up day', { 'retry-after': '31' }, daily, null],
     ['is nowhere', {}, '<html>', null],
   ])('%s: %j %j', (_, fields, body, waitMs) => {
@@ -292,10 +241,7 @@ describe('an event inside a 200 stream', () => {
   });
 
   test.each<[unknown, object]>([
-    [
-      refusal('insufficient_quota', 'insufficient_quota'),
-      { throttle: { kind: 'permanent', reason: 'quota' } },
-    ],
+    [refusal('insufficient_quota', 'x'), { throttle: { kind: 'permanent', reason: 'quota' } }],
     [{ type: 'error', ...error('', { type: 'overloaded_error' }) }, { throttle: { kind: 'overload' } }],
     [refusal(null, 'server_error', 'boom'), { meters: [], throttle: null, errorStatus: 500 }],
   ])('is an error: %j', (event, expected) => {

@@ -54,3 +54,16 @@ export const quota = (of: string, limit: number, left: number, reset: string): F
   [`x-ratelimit-remaining-${of}`]: String(left),
   [`x-ratelimit-reset-${of}`]: reset,
 });
+
+/** Meters in words, `requests 10/60s 3..4`: limit, window (`?`: unknown, and when it resets) and, where it is known, how much is used. */
+export const meterWords = (who: Who, fields: Fields): string =>
+  metersOf(who, fields)
+    .map(({ meter, limit, windowMs, resetMs, level }) => {
+      const seconds = (ms: number): string => `${ms / 1_000}s`;
+      const window = windowMs === null ? '?' : seconds(windowMs);
+      const reset = typeof resetMs !== 'number' ? '' : ` resets in ${seconds(resetMs)}`;
+      const rounded = (used: number): number => Math.round(used * 1_000) / 1_000;
+      const used = level === null ? '' : ` ${rounded(level.lowest)}..${rounded(level.highest)}`;
+      return `${meter} ${limit}/${window}${reset}${used}`;
+    })
+    .join(', ');

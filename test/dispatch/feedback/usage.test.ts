@@ -12,13 +12,9 @@ const usageOf = (...texts: readonly unknown[]) => {
 
 type Count = number | null;
 /** Tokens of the prompt, of it those that a cache kept, and what counts. */
-const used = (prompt: Count, kept: number, input: Count, output: Count, total: number) => ({
-  prompt,
-  kept,
-  input,
-  output,
-  total,
-});
+const used = (...[prompt, kept, input, output, total]: [Count, number, Count, Count, number]) => {
+  return { prompt, kept, input, output, total };
+};
 /** The words of OpenAI and of all that speak like it. */
 const openAi = (prompt: number, completion: number, more = {}) => ({
   usage: { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion, ...more },
@@ -43,56 +39,36 @@ const metadata = (input: number, output: number) => ({
   tokenMetadata: { inputTokenCount: { totalTokens: input }, outputTokenCount: { totalTokens: output } },
 });
 
+const ollama = '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n';
+const keptOfInput = { input_tokens_details: { cached_tokens: 30 }, total_tokens: 100 };
+const groq = { ...openAi(4_641, 1_817, cached(4_608)), x_groq: { id: 'req_1' } };
+const written = { cache_creation_input_tokens: 1_000, cache_read_input_tokens: 148_000 };
+const thinking = { cachedContentTokenCount: 30, thoughtsTokenCount: 5, toolUsePromptTokenCount: 2 };
+const modality = { totalTokenCount: 47, promptTokensDetails: [{ modality: 'TEXT', tokenCount: 40 }] };
+const bedrock = { usage: { inputTokens: 10, outputTokens: 4, totalTokens: 14, ...kept(90, 6) } };
+
 describe('the usage reported by a response', () => {
   test.each<[string, unknown, ReturnType<typeof used>]>([
-    [
-      'OpenAI: cached tokens count',
-      { choices: [], ...openAi(100, 20, cached(64)) },
-      used(100, 0, 100, 20, 120),
-    ],
+    ['OpenAI: cached tokens count', openAi(100, 20, cached(64)), used(100, 0, 100, 20, 120)],
     ['Cohere', { meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } }, used(40, 0, 40, 60, 100)],
     ['embeddings of Vertex AI', { predictions: [embedding(6), embedding(9)] }, used(15, 0, 15, null, 15)],
     ['predictions of Vertex AI', { metadata: metadata(12, 3) }, used(12, 0, 12, 3, 15)],
-    [
-      'Ollama',
-      '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n',
-      used(40, 0, 40, 60, 100),
-    ],
-    [
-      'Responses: cached tokens count',
-      ofInput(90, 10, { input_tokens_details: { cached_tokens: 30 }, total_tokens: 100 }),
-      used(90, 0, 90, 10, 100),
-    ],
+    ['Ollama', ollama, used(40, 0, 40, 60, 100)],
+    ['Responses: cached tokens count', ofInput(90, 10, keptOfInput), used(90, 0, 90, 10, 100)],
     ['embeddings: a prompt alone', { usage: { prompt_tokens: 8, total_tokens: 8 } }, used(8, 0, 8, null, 8)],
     ['Mistral', { object: 'chat.completion', ...openAi(16, 34) }, used(16, 0, 16, 34, 50)],
     ['Azure', { ...filtered, ...openAi(5, 3) }, used(5, 0, 5, 3, 8)],
+    ['Groq: cached tokens are free', groq, used(4_641, 4_608, 33, 1_817, 1_850)],
     [
-      'Groq: cached tokens are free',
-      { ...openAi(4_641, 1_817, cached(4_608)), x_groq: { id: 'req_1' } },
-      used(4_641, 4_608, 33, 1_817, 1_850),
-    ],
-    [
-      'Anthropic: cache writes count, cache reads do not',
-      ofInput(50, 300, { cache_creation_input_tokens: 1_000, cache_read_input_tokens: 148_000 }),
+      'Anthropic: cache writes count, reads do not',
+      ofInput(50, 300, written),
       used(149_050, 149_000, 1_050, 300, 1_350),
     ],
     ['Anthropic without a cache', ofInput(5, 6), used(5, 0, 5, 6, 11)],
-    [
-      'Gemini: input alone counts, thoughts are output',
-      gemini(40, 7, { cachedContentTokenCount: 30, thoughtsTokenCount: 5, toolUsePromptTokenCount: 2 }),
-      used(42, 0, 42, 12, 42),
-    ],
-    [
-      'Gemini on Vertex AI, by modality',
-      gemini(40, 7, { totalTokenCount: 47, promptTokensDetails: [{ modality: 'TEXT', tokenCount: 40 }] }),
-      used(40, 0, 40, 7, 40),
-    ],
+    ['Gemini: input alone counts, thoughts are output', gemini(40, 7, thinking), used(42, 0, 42, 12, 42)],
+    ['Gemini on Vertex AI, by modality', gemini(40, 7, modality), used(40, 0, 40, 7, 40)],
     ['Gemini that tells a sum', { usageMetadata: { totalTokenCount: 9 } }, used(null, 0, null, null, 9)],
-    [
-      'Bedrock',
-      { usage: { inputTokens: 10, outputTokens: 4, totalTokens: 14, ...kept(90, 6) } },
-      used(106, 96, 16, 4, 20),
-    ],
+    ['Bedrock', bedrock, used(106, 96, 16, 4, 20)],
     ['images', ofInput(12, 4_160, { total_tokens: 4_172 }), used(12, 0, 12, 4_160, 4_172)],
   ])('is read for %s: %j', (_, body, expected) => {
     expect(usageOf(body)).toEqual(expected);

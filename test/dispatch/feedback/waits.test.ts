@@ -5,16 +5,8 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-import {
-  error,
-  limits,
-  nowMs,
-  throttleOf,
-  waitOf,
-  type Fields,
-  type Response,
-  type Who,
-} from './learning.ts';
+import { error, limits, nowMs, throttleOf, waitOf } from './learning.ts';
+import type { Fields, Response, Who } from './learning.ts';
 
 const at = (ms: number): Date => new Date(nowMs + ms);
 const epoch = (seconds: number): string => String(nowMs / 1000 + seconds);
@@ -151,11 +143,7 @@ describe('the wait in the body of a refusal', () => {
     ['Discord', { message: 'You are being rate limited.', retry_after: 64.57, global: false }, 64_570],
     ['Dropbox', { error: { reason: { '.tag': 'too_many_requests' }, retry_after: 300 } }, 300_000],
     ['monday.com', { errors: [{ message: 'exhausted', extensions: { retry_in_seconds: 14 } }] }, 14_000],
-    [
-      'monday.com, once',
-      { error_message: 'budget remaining 747 out of 10000000 reset in 10 seconds' },
-      10_000,
-    ],
+    ['monday.com, once', 'budget remaining 747 out of 10000000 reset in 10 seconds', 10_000],
     ['Google', google('31.5s'), 31_500],
     ['Google, cut off', { e: google('58s'), message: 'quota.\nPlease retry in 58.934310785s.' }, 58_935],
     ['Stack Exchange', { error_name: 'throttle_violation', backoff: 10 }, 10_000],
@@ -165,11 +153,7 @@ describe('the wait in the body of a refusal', () => {
     ['Groq', error('Rate limit reached. Please try again in 1m8.256s. Need more? Visit us'), 68_256],
     ['OpenAI, once', error('Limit: 3 / min. Please try again in 20s. Contact us.'), 20_000],
     ['Binance', { msg: `Too much weight used; IP banned until ${instant}. Please wait.` }, 30_000],
-    [
-      'Stability',
-      ['150 requests within a 10 second period, and have been timed out for 60 seconds.'],
-      60_000,
-    ],
+    ['Stability', ['150 requests within a 10 second period, timed out for 60 seconds.'], 60_000],
     ['Azure Resource Manager', error("Number of requests exceeded. Try again after '17' seconds."), 17_000],
     ['Dataverse', error('Requests exceeded the limit of 6000 over time window of 300 seconds.'), null],
     ['Supabase', { msg: 'For security purposes, you can only request this after 30 seconds.' }, 30_000],
@@ -308,32 +292,17 @@ describe('the wait in the body of a refusal', () => {
 });
 
 describe('a refusal with another status than 429', () => {
+  const nine = { 'retry-after': '9' };
   test.each<[string, Response, number | null]>([
-    [
-      'in words',
-      { status: 403, body: { message: 'API rate limit exceeded. Try again in 30 seconds.' } },
-      30_000,
-    ],
-    ['of Twitter', { status: 420, body: 'Too many requests', fields: { 'retry-after': '9' } }, 9_000],
+    ['in words', { status: 403, body: { message: 'rate limit exceeded. Try again in 30 seconds.' } }, 30_000],
+    ['of Twitter', { status: 420, body: 'Too many requests', fields: nine }, 9_000],
     ['of Podio', { status: 420, body: 'You have hit the rate limit. Please wait 3600 seconds' }, 3_600_000],
     ['of Mashery', { status: 403, body: 'Developer Over Qps', fields: { 'retry-after': '1' } }, 1_000],
-    [
-      'of an hour',
-      { status: 403, body: 'exceeded your hourly rate limit', fields: { 'retry-after': '9' } },
-      9_000,
-    ],
+    ['of an hour', { status: 403, body: 'exceeded your hourly rate limit', fields: nine }, 9_000],
     ['of Bybit', { status: 403, body: 'access too frequent', fields: { 'retry-after': '600' } }, 600_000],
     ['of Binance', { status: 418, body: { code: -1003 }, fields: { 'retry-after': '120' } }, 120_000],
-    [
-      'of Binance, in its sentence',
-      { status: 418, body: `request weight; IP banned until ${instant}.` },
-      30_000,
-    ],
-    [
-      'of a right',
-      { status: 403, body: 'No right to change rate limits', fields: { 'retry-after': '9' } },
-      null,
-    ],
+    ['of Binance, in words', { status: 418, body: `weight; IP banned until ${instant}.` }, 30_000],
+    ['of a right', { status: 403, body: 'No right to change rate limits', fields: nine }, null],
     ['of a teapot', { status: 418, body: 'I am a teapot' }, null],
   ])('%s: %j states %p ms', (_, refusal, expected) => {
     expect(waitOf('generic', refusal)).toBe(expected);
@@ -434,14 +403,9 @@ test('fields of a success are not searched for waits', () => {
       return super[Symbol.iterator]();
     }
   }
+  const facts = { body: null, callClass: '', nowMs: 0 };
   const read = (status: number): unknown =>
-    learnFrom('generic', {
-      status,
-      fields: new Searched([['age', '1']]),
-      body: null,
-      callClass: '',
-      nowMs: 0,
-    });
+    learnFrom('generic', { ...facts, status, fields: new Searched([['age', '1']]) });
   read(200);
   expect(searches).toBe(0);
   read(429);
