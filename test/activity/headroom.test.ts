@@ -1,14 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import {
-  busiest,
-  headroom,
-  rehearsed,
-  replay,
-  type ReplayedLane,
-  type ReplayedWindow,
-  type Scene,
-} from '../../src/activity/headroom.policy.ts';
+import { busiest, headroom, rehearsed, replay } from '../../src/activity/headroom.policy.ts';
+import type { ReplayedLane, ReplayedWindow, Scene } from '../../src/activity/headroom.policy.ts';
 import { course, patternOf } from './room.ts';
 
 const pause = () => Promise.resolve();
@@ -16,15 +9,15 @@ const steady = (perSecond: number, seconds = 600) => Array.from({ length: second
 const quiet = (seconds = 600) => steady(0, seconds);
 /** Ten minutes with so many arrivals in one second. */
 const burst = (count: number, at = 0) => quiet().with(at, count);
+const window = { windowMs: 60_000, perCall: 1, usedBefore: 0 };
 const leaky = (limit: number, windowMs = 60_000): ReplayedWindow => ({
+  ...window,
   limit,
   windowMs,
   kind: 'leaky',
-  perCall: 1,
-  usedBefore: 0,
 });
-const rolling = (limit: number, windowMs = 60_000): ReplayedWindow => ({
-  ...leaky(limit, windowMs),
+const rolling = (...given: Parameters<typeof leaky>): ReplayedWindow => ({
+  ...leaky(...given),
   kind: 'rolling',
 });
 const lane = (arrivals: readonly number[], changes: Partial<ReplayedLane> = {}): ReplayedLane => ({
@@ -51,41 +44,18 @@ const underCeiling = (arrivals: readonly number[], perMinute: number, maxWaitMs 
 const throughBucket = (count: number, windows: readonly ReplayedWindow[], changes: Partial<Scene> = {}) =>
   scene([lane(burst(count))], { buckets: [windows], ...changes });
 
+const ofClock: readonly ReplayedWindow[] = [{ ...leaky(10), kind: 'fixed' }];
+
 describe('replaying arrivals against the limits,', () => {
   test.each<[string, Scene, longestWaitMs: number, refusedRatio: number]>([
     ['traffic below the ceiling does not wait', underCeiling(steady(8), 500), 0, 0],
-    [
-      'half of a burst leaves when the first half is a minute old',
-      underCeiling(burst(1_000, 100), 500, 600_000),
-      60_000,
-      0,
-    ],
+    ['half of a burst leaves a minute later', underCeiling(burst(1_000, 100), 500, 600_000), 60_000, 0],
     ['or is refused when it may not wait so long', underCeiling(burst(1_000, 100), 500), 0, 0.5],
-    [
-      'a bucket lets its capacity through, and the rest at its rate',
-      throughBucket(60, [leaky(40, 20_000)]),
-      10_000,
-      0,
-    ],
+    ['a bucket passes its capacity, then its rate', throughBucket(60, [leaky(40, 20_000)]), 10_000, 0],
     ['a call of two windows waits for both', throughBucket(30, [rolling(3, 1_000), rolling(100)]), 9_000, 0],
-    [
-      'one that takes more units finds less room',
-      throughBucket(30, [{ ...leaky(600), perCall: 30 }]),
-      30_000,
-      0,
-    ],
-    [
-      'a window of the clock begins anew',
-      throughBucket(20, [{ ...leaky(10), kind: 'fixed' }], { startsAt: 50 }),
-      10_000,
-      0,
-    ],
-    [
-      'calls one at a time leave as fast as they are answered',
-      scene([lane(burst(10), { perSecond: 0.5 })]),
-      19_000,
-      0,
-    ],
+    ['more units find less room', throughBucket(30, [{ ...leaky(600), perCall: 30 }]), 30_000, 0],
+    ['a window of the clock begins anew', throughBucket(20, ofClock, { startsAt: 50 }), 10_000, 0],
+    ['one at a time as fast as answered', scene([lane(burst(10), { perSecond: 0.5 })]), 19_000, 0],
   ])('%s', (_, played, longestWaitMs, refusedRatio) =>
     expect(replay(played, 1)).toEqual({ longestWaitMs, refusedRatio }),
   );

@@ -200,26 +200,23 @@ describe('a setting with several sources', () => {
 });
 
 describe('the messages about a configuration file', () => {
+  const [wrongPort, nowhere] = [{ more: 'server: { port: x }\n' }, { acme: 'upstreams: [nowhere], ' }];
   test.each([
     [
       'every problem of the file at once',
       file({
+        ...wrongPort,
         api: 'limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", ',
         acme: 'weight: -1, ',
-        more: 'server: { port: x }\n',
       }),
       'server.port upstreams.api.credential upstreams.api.limits.requestsPerMinute upstreams.api.limits.typo workspaces.acme.weight',
     ],
     [
       'every contradiction between sections at once',
-      file({ acme: 'upstreams: [nowhere], ', more: 'redis: { url: "redis://r" }\n' }),
+      file({ ...nowhere, more: 'redis: { url: "redis://r" }\n' }),
       'privacy.labelKey workspaces.acme.upstreams[0]',
     ],
-    [
-      'contradictions in a file without mistakes of form only',
-      file({ acme: 'upstreams: [nowhere], ', more: 'server: { port: x }\n' }),
-      'server.port',
-    ],
+    ['contradictions without mistakes of form only', file({ ...wrongPort, ...nowhere }), 'server.port'],
   ])('name %s', (_, text, paths) => expect(pathsOf(text).join(' ')).toBe(paths));
 
   test('read as file, line, key, reason and fix', () =>
@@ -237,11 +234,7 @@ describe('the messages about a configuration file', () => {
     ['the unknown preset of a dialect', 'speaks: { preset: Stripe }', 'did you mean stripe? use one of'],
     ['a key that is like none', 'sunshine: 1', 'known here: kind, '],
     ['a preset that is like none', 'speaks: weather', 'use one of the words given'],
-    [
-      'a word in place of a number',
-      'limits: { requestsPerMinute: unlimited }',
-      'write a plain number such as 30, without quotes or unit, or none',
-    ],
+    ['a word as a number', 'maxQueued: many', 'write a plain number such as 30, without quotes or unit'],
   ])('say what was probably meant: %s', (_what, key, words) => {
     const [problem] = problemsOf(file({ api: `${key}, ` }));
     expect(problem?.fix.slice(0, words.length)).toBe(words);
@@ -301,15 +294,11 @@ describe('the messages about a configuration file', () => {
 });
 
 describe('variables', () => {
+  const data = 'a", "b: ${B} # no';
   const withCredential = (value: string): string => file({ api: `credential: ${value}, ` });
   test.each([
     ['fill in part of a value, more than once', '"Bearer ${A}-${B}"', { A: 'x', B: 'y' }, 'Bearer x-y'],
-    [
-      'are data, neither YAML nor references',
-      '"${A}"',
-      { A: 'a", "b: ${B} # no', B: '-' },
-      'a", "b: ${B} # no',
-    ],
+    ['are data, neither YAML nor references', '"${A}"', { A: data, B: '-' }, data],
     ['stay text where text is wanted', '"${A}"', { A: '12345' }, '12345'],
   ])('%s', (_, written, env, value) =>
     expect(upstreamOf(withCredential(written), env)?.credential?.source).toEqual({ kind: 'value', value }),

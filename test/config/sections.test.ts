@@ -11,26 +11,13 @@ import { file, hash, parse, problemsOf, strongKey } from './parse.ts';
 describe('the redis section', () => {
   const at = (host: string, port: number) => ({ host, port });
   const cluster = { mode: 'cluster', username: 'u', tls: { caFile: null }, nodes: [at('a', 1), at('b', 2)] };
+  const tls = { caFile: resolve('ca.pem') };
+  const single = { username: 'lim@iter', password: 'p:ss', nodes: [at('::1', 7000)], database: 3, tls };
+  const nodes = [at('a', 26_379), at('b', 5000)];
+  const sentinels = { mode: 'sentinel', sentinelName: 'main', nodes, password: 'p' };
   test.each([
-    [
-      `url: 'rediss://lim%40iter:p%3Ass@[::1]:7000/3', tls: { caFile: ca.pem }`,
-      {
-        username: 'lim@iter',
-        password: 'p:ss',
-        nodes: [at('::1', 7000)],
-        database: 3,
-        tls: { caFile: resolve('ca.pem') },
-      },
-    ],
-    [
-      `url: 'redis+sentinel://:p@a,b:5000/main'`,
-      {
-        mode: 'sentinel',
-        sentinelName: 'main',
-        nodes: [at('a', 26_379), at('b', 5000)],
-        password: 'p',
-      },
-    ],
+    [`url: 'rediss://lim%40iter:p%3Ass@[::1]:7000/3', tls: { caFile: ca.pem }`, single],
+    [`url: 'redis+sentinel://:p@a,b:5000/main'`, sentinels],
     [`url: 'redis+sentinel://u:p@a/main'`, { sentinelPassword: 'p' }],
     [`url: 'redis+sentinel://u:p@a/main', sentinelPassword: s`, { sentinelPassword: 's' }],
     [`url: 'rediss+cluster://u:p@a:1,b:2'`, cluster],
@@ -43,27 +30,18 @@ describe('the redis section', () => {
     expect(redis).toEqual(plainRedis({ nodes: [at('r', 6379)] }));
   });
 
-  test.each([
-    'http://r',
-    'redis://',
-    'redis://a,b',
-    'redis://a:0',
-    'redis://a:70000',
-    'redis://a/x',
-    'redis://%zz@a',
-  ])('%s is refused as a URL', (text) =>
-    expect(problemsOf(`${strongKey}${file()}redis: { url: '${text}' }\n`)[0]?.reason).toBe(
-      'is not a Redis URL',
-    ),
+  test.each('http://r redis:// redis://a,b redis://a:0 redis://a:70000 redis://a/x redis://%zz@a'.split(' '))(
+    '%s is refused as a URL',
+    (text) =>
+      expect(problemsOf(`${strongKey}${file()}redis: { url: '${text}' }\n`)[0]?.reason).toBe(
+        'is not a Redis URL',
+      ),
   );
 });
 
 describe('a preset is held to the rules of a user’s own dialect:', () => {
   test.each([
-    [
-      '{ windows: [{ requests: 0, seconds: 60 }] }',
-      'line 5, speaks.windows[0].requests: must be at least 1, not 0',
-    ],
+    ['{ windows: [{ requests: 0, seconds: 60 }] }', 'line 5, speaks.windows[0].requests: must be at least 1'],
     ['{ bucketBy: [host] }', 'line 5, speaks.bucketBy: leaves credential out'],
     ['{ preset: github }', 'line 5, speaks.preset: is not a known key'],
     ['{ windows: [', 'line 6: Flow sequence in block collection'],
@@ -83,17 +61,13 @@ describe('a key that takes effect at the next start', () => {
     parse(`${text}\n${upstreams}\nworkspaces: {}`);
   const server = 'port: 0, drainSeconds: 5';
   const redis = 'redis: { url: "redis://a:6379" }';
+  const withPassword = 'redis: { url: "redis://:canary@a:6379", whenDown: deny }';
   const started = settingsOf(`server: { ${server} }\n${redis}\n${strongKey}`);
 
   test.each([
     ['nothing', server, redis, []],
     ['a port', 'port: 1, drainSeconds: 5', redis, ['server.port']],
-    [
-      'a password',
-      server,
-      'redis: { url: "redis://:canary@a:6379", whenDown: deny }',
-      ['redis.url', 'redis.whenDown'],
-    ],
+    ['a password', server, withPassword, ['redis.url', 'redis.whenDown']],
     ['the whole section', server, '', ['redis']],
     ['a default that was written out, and waits', `${server}, adminPort: 9090, maxWaitSeconds: 9`, redis, []],
   ])('is kept while the rest is applied: %s', (_change, ofServer, ofRedis, keys) => {
@@ -115,15 +89,8 @@ describe('a name that objects of JavaScript have for themselves', () => {
   const upstreams =
     'upstreams:\n  constructor: { origins: ["https://a.example"] }\n  api: { origins: ["https://b.example"] }\n';
 
-  test.each([
-    'constructor',
-    'toString',
-    'hasOwnProperty',
-    'valueOf',
-    'isPrototypeOf',
-    '__defineGetter__',
-    'prototype',
-  ])('names a workspace with all that it states: %s', (name) => {
+  const ofObjects = 'constructor toString hasOwnProperty valueOf isPrototypeOf __defineGetter__ prototype';
+  test.each(ofObjects.split(' '))('names a workspace with all that it states: %s', (name) => {
     const { workspaces } = parse(
       `${upstreams}workspaces:\n  other: { keys: [] }\n  ${name}:\n    keys: ["${hash}"]\n    upstreams: [constructor, api]\n    requestsPerMinute: { constructor: 5 }\n    credentials: { constructor: "Bearer a", api: "Bearer b" }\n    accounts: { api: ours }\n`,
     );
