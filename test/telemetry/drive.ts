@@ -4,6 +4,7 @@ import type { Call } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
+import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import type { MetricsFormat } from '../../src/telemetry/metrics.ts';
 import { RunningTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import { fixedCredential, unstatedLimits, upstreamSettings } from '../support/upstream-settings.ts';
@@ -79,6 +80,22 @@ export const bucketSnapshot = (given: Partial<BucketSnapshot> = {}): BucketSnaps
 
 export const lm = upstreamNamed('lm');
 export const shop = upstreamNamed('shop', 'commerce', 'canary-shops.example');
+
+/** A call of a workspace to an upstream that has been admitted. */
+export function entered(
+  { telemetry, clock }: Pick<ReturnType<typeof driven>, 'telemetry' | 'clock'>,
+  {
+    workspace = 'acme',
+    upstream = lm,
+    ...call
+  }: Partial<Call> & { workspace?: string; upstream?: UpstreamSettings } = {},
+): CallRecord {
+  const record = telemetry.begin(callAt(clock, call));
+  record.workspaceId = workspace;
+  record.routed(upstream);
+  record.admitting();
+  return record;
+}
 
 /** Telemetry over two upstreams, with the clock and the lines that drive it. */
 export function driven(given: Partial<TelemetryParts> & { readonly sampleSuccesses?: number } = {}) {

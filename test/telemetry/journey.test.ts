@@ -1,17 +1,9 @@
 import { describe, expect, test } from '@jest/globals';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
-import { callAt, driven, lm, shop } from './drive.ts';
+import { callAt, driven, entered as enter, lm, shop } from './drive.ts';
 
 const label = workspaceLabel('a label key of a test', 'acme');
-
-function enter(given: ReturnType<typeof driven>, upstream = lm, workspace = 'acme'): CallRecord {
-  const call = given.telemetry.begin(callAt(given.clock));
-  call.workspaceId = workspace;
-  call.routed(upstream);
-  call.admitting();
-  return call;
-}
 
 /** Waits 200 ms, is throttled after 50 ms, waits 1 s, is answered after 300 ms. */
 function throttledOnce(given: ReturnType<typeof driven>): CallRecord {
@@ -138,7 +130,7 @@ describe('the metrics of a call', () => {
 
   test('count a refusal by its code, and one without a workspace under no label', async () => {
     const given = driven();
-    enter(given, shop).ended({ outcome: 'shed', status: 429, code: 'queue_full' });
+    enter(given, { upstream: shop }).ended({ outcome: 'shed', status: 429, code: 'queue_full' });
     const stranger = { outcome: 'rejected', status: 401, code: 'unauthenticated' } as const;
     given.telemetry.begin(callAt(given.clock)).ended(stranger);
     const reason = { workspace: label, upstream: 'shop', reason: 'queue_full' };

@@ -2,14 +2,10 @@ import { describe, expect, test } from '@jest/globals';
 import { describeError } from '../../src/telemetry/logger.ts';
 import type { LogSettings } from '../../src/config/settings.ts';
 import type { CallEnd } from '../../src/telemetry/events.ts';
-import { callAt, driven, fixedRandom, lm } from './drive.ts';
+import { callAt, driven, entered, fixedRandom } from './drive.ts';
 
 function end(given: ReturnType<typeof driven>, how: CallEnd, method = 'POST'): void {
-  const call = given.telemetry.begin(callAt(given.clock, { method }));
-  call.workspaceId = 'canary-workspace';
-  call.routed(lm);
-  call.admitting();
-  call.ended(how);
+  entered(given, { method, workspace: 'canary-workspace' }).ended(how);
 }
 const ok: CallEnd = { outcome: 'ok', status: 200, code: null };
 

@@ -1,13 +1,10 @@
 import { describe, expect, test } from '@jest/globals';
 import { refusals, shedReasons } from '../../src/errors.ts';
-import { idleProcess } from '../../src/telemetry/events.ts';
-import { bucketSnapshot as snapshot, callAt, driven, lm, shop } from './drive.ts';
+import { idleProcess, nothingKnown } from '../../src/telemetry/events.ts';
+import { bucketSnapshot as snapshot, driven, entered, lm, shop } from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string, upstream = lm): void {
-  const call = given.telemetry.begin(callAt(given.clock));
-  call.workspaceId = workspace;
-  call.routed(upstream);
-  call.admitting();
+  const call = entered(given, { workspace, upstream });
   call.sent();
   given.clock.advance(10);
   call.answered(200, null);
@@ -106,14 +103,10 @@ describe('a scrape of the metrics', () => {
     given.telemetry.reckoned(call, { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
     given.telemetry.redisCommand('append', 1);
     given.telemetry.count('sluice_credential_renewals_total', { upstream: 'lm', outcome: 'renewed' });
-    given.telemetry.count('sluice_idempotent_replays_total', { upstream: 'lm' });
-    given.telemetry.count('sluice_repeats_joined_total', { upstream: 'lm' });
-    given.telemetry.count('sluice_repeats_made_again_total', { upstream: 'lm' });
+    for (const name of ['idempotent_replays', 'repeats_joined', 'repeats_made_again'] as const)
+      given.telemetry.count(`sluice_${name}_total`, { upstream: 'lm' });
     given.telemetry.observe({
-      process: () => idleProcess,
-      buckets: () => [],
-      breakers: () => [],
-      pauseOf: () => null,
+      ...nothingKnown,
       ceilingsUsed: () => [
         { upstream: 'lm', minute: 0.25, day: 0 },
         { upstream: 'lm', minute: 0.5, day: 0.75 },
@@ -140,25 +133,30 @@ describe('a scrape of the metrics', () => {
       }
     }
     const of = (key: string): string => [...(values.get(key) ?? [])].toSorted().join(' ');
-    expect(of('sluice_requests_total outcome')).toBe(
-      'client_gone failed ok rejected shed throttled upstream_error',
-    );
+    const sets = [
+      ['sluice_requests_total outcome', 'client_gone failed ok rejected shed throttled upstream_error'],
+      [
+        'sluice_credential_renewals_total outcome',
+        'address_denied grant_ended invalid missing refused renewed shared throttled timeout unreachable unwritable',
+      ],
+      [
+        'sluice_shed_total reason',
+        'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
+      ],
+      [
+        'sluice_would_refuse_total reason',
+        'day_quota_exhausted limiter_unavailable queue_full wait_expired wait_too_long',
+      ],
+      ['sluice_ceiling_used_ratio window', 'day minute'],
+      ['sluice_limiter_mode mode', 'deny local memory redis'],
+      ['sluice_upstream_throttles_total kind', 'permanent rate'],
+      ['sluice_bucket_used_ratio dimension', 'cost requests requests_day tokens tokens_day'],
+    ];
+    expect(sets.map(([key = '']) => [key, of(key)])).toEqual(sets);
+    // The next end, and the fullest ceiling.
     expect(text).toContain('sluice_credential_expires_seconds{upstream="lm"} 3\n');
-    expect(of('sluice_credential_renewals_total outcome')).toBe(
-      'address_denied grant_ended invalid missing refused renewed shared throttled timeout unreachable unwritable',
-    );
-    expect(of('sluice_shed_total reason')).toBe(
-      'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
-    );
-    expect(of('sluice_would_refuse_total reason')).toBe(
-      'day_quota_exhausted limiter_unavailable queue_full wait_expired wait_too_long',
-    );
-    expect(of('sluice_ceiling_used_ratio window')).toBe('day minute');
     expect(text).toContain('sluice_ceiling_used_ratio{upstream="lm",window="minute"} 0.5\n');
     expect(text).toContain('sluice_ceiling_used_ratio{upstream="lm",window="day"} 0.75\n');
-    expect(of('sluice_limiter_mode mode')).toBe('deny local memory redis');
-    expect(of('sluice_upstream_throttles_total kind')).toBe('permanent rate');
-    expect(of('sluice_bucket_used_ratio dimension')).toBe('cost requests requests_day tokens tokens_day');
   });
 
   test('has the gauges of every configured upstream before the first call', async () => {
@@ -188,29 +186,21 @@ describe('a scrape of the metrics', () => {
   test('shows the fullest and the longest-closed bucket of an upstream', async () => {
     const given = driven();
     const meter = (level: number) => ({ meter: 'requests' as const, limit: 500, level, windowMs: 60_000 });
+    const meters = [
+      meter(400),
+      { ...meter(450), meter: 'requests_hour' as const },
+      { ...meter(475), meter: 'images' as const },
+    ];
     given.telemetry.observe({
+      ...nothingKnown,
       process: () => ({ ...idleProcess, heldBytes: 4096 }),
-      credentials: () => [],
-      buckets: () => [
-        { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },
-        {
+      buckets: () =>
+        [{ closedMs: 2500, meters: [meter(100)] }, { meters }].map((each) => ({
           upstream: 'lm',
-          snapshot: snapshot({
-            meters: [
-              meter(400),
-              { ...meter(450), meter: 'requests_hour' },
-              { ...meter(475), meter: 'images' },
-            ],
-          }),
-        },
-      ],
+          snapshot: snapshot(each),
+        })),
       breakers: () => [{ status: 402, since: 0, retryInMs: 1_000, said: null }],
       headrooms: () => Promise.resolve(new Map([['lm', 1.4]])),
-      pauseOf: () => null,
-      ceilingsUsed: () => [
-        { upstream: 'lm', minute: 0.25, day: 0 },
-        { upstream: 'lm', minute: 0.5, day: 0.75 },
-      ],
     });
     expect(await given.value('sluice_breaker_open', { upstream: 'lm' })).toBe(1);
     expect(await given.value('sluice_headroom_ratio', { upstream: 'lm' })).toBe(1.4);

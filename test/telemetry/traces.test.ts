@@ -4,7 +4,7 @@ import { trace, TraceFlags } from '@opentelemetry/api';
 import { parentOf, startTracing, tracingConfigured } from '../../src/telemetry/tracing.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
-import { callAt, driven, lm, shop } from './drive.ts';
+import { callAt, driven, entered, shop } from './drive.ts';
 
 const caller = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 const server = 2;
@@ -29,14 +29,9 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     const tracing = await startTracing(process.env, 'replica-1');
     const given = driven({ tracing });
 
-    const call = given.telemetry.begin(
-      callAt(given.clock, {
-        rawFields: ['traceparent', caller, 'baggage', 'canary=baggage', 'cookie', 'canary'],
-      }),
-    );
-    call.workspaceId = 'acme';
-    call.routed(lm);
-    call.admitting();
+    const call = entered(given, {
+      rawFields: ['traceparent', caller, 'baggage', 'canary=baggage', 'cookie', 'canary'],
+    });
     for (const wait of [1, 2]) {
       call.queued();
       upstreamSaw.push(call.sent());
@@ -48,10 +43,12 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     call.answered(200, null);
     call.ended({ outcome: 'ok', status: 200, code: null });
 
-    const wild = given.telemetry.begin(callAt(given.clock, { method: 'CANARY', form: 'via' }));
-    wild.workspaceId = 'canary-workspace';
-    wild.routed(shop);
-    wild.admitting();
+    const wild = entered(given, {
+      method: 'CANARY',
+      form: 'via',
+      workspace: 'canary-workspace',
+      upstream: shop,
+    });
     wild.sent();
     wild.attemptFailed('upstream_unreachable', 'refused');
     wild.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
@@ -226,16 +223,10 @@ describe('the sampler that the standard variables name', () => {
     'hands an unsampled trace on as unsampled, and exports nothing of it (%s %s)',
     async (name, argument) => {
       const given = await sampled(name, argument);
-      const withoutParent = given.telemetry.begin(callAt(given.clock));
-      const withParent = given.telemetry.begin(
-        callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'] }),
-      );
-      for (const call of [withoutParent, withParent]) {
-        call.workspaceId = 'acme';
-        call.routed(lm);
-        call.admitting();
-        call.queued();
-      }
+      const withoutParent = entered(given);
+      const rawFields = ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'];
+      const withParent = entered(given, { rawFields });
+      for (const call of [withoutParent, withParent]) call.queued();
       expect([withoutParent.sent(), withoutParent.traceId]).toEqual([null, null]);
       expect([withParent.sent(), withParent.traceId]).toEqual([`${caller.slice(0, -2)}00`, null]);
       for (const call of [withoutParent, withParent]) call.ended({ outcome: 'ok', status: 200, code: null });
