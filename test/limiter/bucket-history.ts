@@ -1,516 +1,536 @@
 /**
- * Random histories of one bucket as plain data. A step names tickets and leases by number.
+ * Random histories of a log, entry by entry: calls and answers in up to three buckets at once, by several replicas, and what only a log
+ * has: entries at the time that an entry named, replicas that fall silent, lost entries, and terms in which the replicas say what they
+ * have under way.
  */
-import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
+import type { Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
+import {
+  backgroundLane,
+  bucketKey,
+  callerKey,
+  ceilingKey,
+  laneKey,
+  leaseToken,
+  replicaId,
+  ticketId,
+  type BucketKey,
+} from '../../src/ids.ts';
+import type { BucketSetting, LaneSetting, MeterSetting, Settlement } from '../../src/limiter/limiter.ts';
+import { createState, fold } from '../../src/limiter/over-log/fold.ts';
+import type { LogEvent, SentCall, SharedGrant, SharedState } from '../../src/limiter/over-log/state.ts';
+import type { StoredAdmission, TimedLesson } from '../../src/limiter/policy/bucket-state.policy.ts';
+import type { Entry } from '../../src/log/log.ts';
+import { Chance } from '../simulation/chance.ts';
 import { metersOf } from '../simulation/described.ts';
-import type { StoredAdmission } from '../../src/limiter/policy/bucket-state.policy.ts';
-import type {
-  BucketSetting,
-  CeilingEdge,
-  LaneSetting,
-  MeterSetting,
-  Settlement,
-} from '../../src/limiter/limiter.ts';
+import { admission } from '../support/admission.ts';
 
-export interface AdmitStep {
-  readonly kind: 'admit';
-  /** The n-th ticket; how many tickets in a row enter (as many lanes when `spread`). */
-  readonly ticket: number;
-  readonly count: number;
-  readonly spread: boolean;
-  readonly lane: number;
-  readonly background: boolean;
-  /** The n-th caller of the workspace; `null` = none is named. */
-  readonly caller: number | null;
-  /** Milliseconds since its replica received it; `null` = the replica cannot tell. */
-  readonly arrivedAgoMs: number | null;
-  /** Enters with the order it had before (or a made-up one), as after a loss. */
-  readonly again: boolean;
-  readonly asked: Omit<StoredAdmission, 'ticket' | 'lane' | 'position' | 'caller' | 'reservation'>;
-}
+export const leaseMs = 15_000;
 
-/** `lease` and `ticket` of a step that ends something pick among the live ones first, then among all that ever were. */
-export type Step = {
-  readonly afterMs: number;
-  readonly replica: string;
-  /** The operation is repeated at the same time: its reply was lost. */
-  readonly twice: boolean;
-  /** It happens at the time of the step before, and goes in one batch with it. */
-  readonly joins: boolean;
-} & (AdmitStep | LeaseStep | TicketStep | BucketStep);
+/** The same seed and origin give the same entries, as long as the fold does the same. */
+export const entriesOf = (seed: number, originMs: number): readonly Entry<LogEvent>[] =>
+  new History(seed, originMs).run();
 
-type LeaseStep = { readonly lease: number } & (
-  | { readonly kind: 'settle'; readonly settlement: Settlement; readonly lesson: Learned | null }
-  | { readonly kind: 'learn'; readonly lesson: Learned }
-  | { readonly kind: 'slot_taken'; readonly edge: CeilingEdge | null }
-);
-interface TicketStep {
-  readonly kind: 'cancel' | 'forecast';
-  readonly ticket: number;
-}
-type BucketStep =
-  | {
-      readonly kind: 'reconfigure';
-      readonly setting: BucketSetting;
-      readonly lanes: readonly (LaneSetting & { readonly lane: number })[];
-    }
-  | { readonly kind: 'wake'; readonly lane: number }
-  /** Opens what was closed until so long ago. */
-  | { readonly kind: 'open'; readonly agoMs: number }
-  | { readonly kind: 'tick' }
-  /** Redis loses everything. */
-  | { readonly kind: 'loss' };
-
-export interface Learned {
-  readonly feedback: Feedback;
-  readonly sentAgoMs: number;
-  readonly headAgoMs: number;
-}
-
-/** Deterministic uniform numbers (mulberry32). */
+/** Uniform numbers, the same ones for a seed. */
 export function randomFrom(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296;
-  };
+  const chance = new Chance(seed);
+  return () => chance.next();
 }
 
-/** One history; the same seed gives the same. */
-export function historyOf(seed: number): Step[] {
-  const draw = new Draw(randomFrom(seed * 2_654_435_761));
-  const nature: Nature = {
-    replicas: draw.one(1, 2, 3),
-    lanes: draw.one(1, 2, 5),
-    tight: draw.chance(0.7),
-    caps: draw.one<number | null>(null, null, 1, 2),
-    probe: draw.one(0, 0, 1, 2),
-    stated: draw.chance(0.75),
-    crowd: draw.chance(0.12),
-    calm: seed % 8 === 5,
-    contested: seed % 8 === 3,
-    silent: seed % 8 === 7,
-    counts: seed % 16 === 1 ? 'rolling' : seed % 16 === 9 ? 'fixed' : null,
-    hasWindows: seed % 16 === 12,
-  };
-  const length = draw.whole(8, 36);
-  const steps = Array.from({ length }, (_, index) => step(draw, nature, index));
-  return seed % 2 === 0 ? joined(steps, new Draw(randomFrom(seed))) : steps;
-}
-
-/** The same history with some steps in batches, each of one replica. */
-function joined(steps: readonly Step[], draw: Draw): Step[] {
-  const many = draw.one(0.3, 0.6, 0.9);
-  let { replica } = steps[0] ?? { replica: '' };
-  return steps.map((step, index) => {
-    const joins = index > 0 && draw.chance(many);
-    if (!joins) ({ replica } = step);
-    return { ...step, joins, replica };
-  });
-}
+/**
+ * What a bucket's history is about, mostly anything. `calm`: calls come one by one. `contested`: somebody else drinks from the nearly full
+ * meter, so that calls that had room are refused for a moment. `silent`: round by round the bucket closes for long while many come to wait.
+ * `rolling`, `fixed`, `windows`: the operator describes the window of requests, or several of them.
+ */
+type About = 'anything' | 'calm' | 'contested' | 'silent' | 'rolling' | 'fixed' | 'windows';
+const aboutOf: Readonly<Record<number, About>> = {
+  1: 'rolling',
+  3: 'contested',
+  4: 'windows',
+  5: 'calm',
+  7: 'silent',
+  9: 'fixed',
+  11: 'rolling',
+  12: 'windows',
+  13: 'fixed',
+  15: 'silent',
+};
 
 interface Nature {
+  readonly bucket: BucketKey;
+  readonly about: About;
   readonly replicas: number;
   readonly lanes: number;
-  readonly tight: boolean;
-  readonly caps: number | null;
+  readonly isTight: boolean;
+  readonly cap: number | null;
   readonly probe: number;
-  readonly stated: boolean;
-  readonly crowd: boolean;
-  /** Calls come one by one, each a quiet gap behind the one before. */
-  readonly calm: boolean;
-  /** Somebody else drinks from the same meter. */
-  readonly contested: boolean;
-  /** The bucket is closed for long, again and again, while many wait. */
-  readonly silent: boolean;
-  /** The operator describes the window of requests. */
-  readonly counts: 'rolling' | 'fixed' | null;
-  /** The operator describes up to three windows of requests, now and then others. */
-  readonly hasWindows: boolean;
+  readonly isStated: boolean;
+  readonly isCrowded: boolean;
+  /** How often a step goes in one entry with the step before. */
+  readonly joins: number;
+  step: number;
+  readonly steps: number;
 }
 
-export class Draw {
-  readonly #next: () => number;
-  constructor(next: () => number) {
-    this.#next = next;
-  }
-  chance(share: number): boolean {
-    return this.#next() < share;
-  }
-  whole(from: number, to: number): number {
-    return from + Math.floor(this.#next() * (to - from + 1));
-  }
-  fraction(from: number, to: number): number {
-    return from + this.#next() * (to - from);
-  }
-  one<T>(first: T, ...others: readonly T[]): T {
-    const at = this.whole(0, others.length);
-    return at === 0 ? first : (others[at - 1] ?? first);
-  }
-}
+type InBucket = Extract<LogEvent, { kind: 'in' }>['event'];
+const succeeded = { kind: 'succeeded', spent: null } as const;
+const contestedLimit = 40;
 
-function step(draw: Draw, nature: Nature, index: number): Step {
-  if (nature.contested) return contestedStep(draw, index);
-  if (nature.silent) return silentStep(draw, index);
-  const common = {
-    afterMs: draw.chance(0.05) ? slow(draw) : nature.calm ? calm(draw) : quick(draw),
-    replica: `r${draw.whole(1, nature.replicas)}`,
-    twice: draw.chance(0.08),
-    joins: false,
-  };
-  const lease = draw.chance(0.8) ? draw.whole(0, 1) : draw.whole(0, 30);
-  const ticket = draw.chance(0.75) ? draw.whole(0, 2) : draw.whole(0, index + 2);
-  const kind = index < 2 ? 'admit' : draw.one('admit', ...kinds);
-  switch (kind) {
-    case 'settle':
-      return { ...common, kind, lease, ...ending(draw) };
-    case 'learn':
-      return { ...common, kind, lease, lesson: learned(draw, null) };
-    case 'slot_taken':
-      return { ...common, kind, lease, edge: draw.chance(0.15) ? null : edgeOf(draw) };
-    case 'reconfigure':
-      return { ...common, kind, ...changed(draw, nature) };
-    case 'wake':
-      return { ...common, kind, lane: draw.one(0, 1, 2, 3) };
-    case 'open':
-      return { ...common, kind, agoMs: draw.one(0, 0, 300, 5_000) };
-    case 'cancel':
-    case 'forecast':
-      return { ...common, kind, ticket };
-    case 'tick':
-      draw.one(0, 1, 1, 2);
-      return { ...common, kind };
-    case 'loss':
-      return { ...common, kind: draw.chance(0.3) ? kind : 'tick' };
-    case 'admit':
-      return { ...common, kind, ...admission(draw, nature, index) };
+class History {
+  readonly #chance: Chance;
+  readonly #natures: readonly Nature[];
+  readonly #entries: Entry<LogEvent>[] = [];
+  readonly #admissions = new Map<string, StoredAdmission>();
+  /** Newest first, also of lost entries. */
+  readonly #grants: SharedGrant[] = [];
+  readonly #batches = new Map<string, number>();
+  #state: SharedState = createState(leaseMs);
+  #at: number;
+  #term = 1;
+  #nextAt: number | null = null;
+
+  constructor(seed: number, originMs: number) {
+    const chance = new Chance(seed);
+    const names = ['b1', 'b2', 'b3'].slice(0, chance.whole(1, 3));
+    this.#chance = chance;
+    this.#at = originMs;
+    this.#natures = names.map((name, n) => ({
+      bucket: bucketKey(name),
+      about: aboutOf[(seed + 5 * n) % 16] ?? 'anything',
+      replicas: chance.pick([1, 2, 3]),
+      lanes: chance.pick([1, 2, 5]),
+      isTight: chance.happens(0.7),
+      cap: chance.pick([null, null, 1, 2]),
+      probe: chance.pick([0, 0, 1, 2]),
+      isStated: chance.happens(0.75),
+      isCrowded: chance.happens(0.12),
+      joins: chance.pick([0, 0, 0.3, 0.9]),
+      step: 0,
+      steps: chance.whole(8, 36),
+    }));
+  }
+
+  run(): readonly Entry<LogEvent>[] {
+    const chance = this.#chance;
+    for (;;) {
+      const [first, ...others] = this.#natures.filter(({ step, steps }) => step < steps);
+      if (first === undefined) return this.#entries;
+      const nature = chance.pick([first, ...others]);
+      const replica = nature.about === 'silent' ? 'r1' : `r${chance.whole(1, nature.replicas)}`;
+      this.#pass(this.#gapMs(nature), replica);
+      const events: LogEvent[] = [];
+      do {
+        const said = this.#step(nature);
+        // Its reply was lost now and then.
+        events.push(...said, ...(chance.happens(0.08) ? said : []));
+        nature.step += 1;
+      } while (nature.step < nature.steps && chance.happens(nature.joins));
+      this.#append(replica, events);
+    }
+  }
+
+  /** Often to the very millisecond at which something ends. */
+  #gapMs({ about, step }: Nature): number {
+    const chance = this.#chance;
+    if (about === 'silent')
+      return (
+        [5, 5, 5, chance.pick([9_000, 12_000, 13_000]), chance.pick([0, 20, 60, 100]), 20][step % 6] ?? 0
+      );
+    if (about === 'contested') return chance.pick([0, 20, 35, chance.between(0, 150)]);
+    if (chance.happens(0.05)) return chance.pick([2_000, 6_000, 15_000, 40_000, chance.between(0, 90_000)]);
+    if (about === 'calm') return chance.pick([20, 20, 35, 60, chance.between(20, 150)]);
+    return chance.pick([
+      0,
+      0,
+      0,
+      1,
+      chance.between(0, 30),
+      20,
+      250,
+      300,
+      500,
+      700.5,
+      chance.between(100, 1_500),
+    ]);
+  }
+
+  /** Time goes on; somebody mostly writes when something is due. */
+  #pass(ms: number, replica: string): void {
+    const until = this.#at + ms;
+    for (let ticks = 0; ticks < 20 && this.#nextAt !== null && this.#nextAt <= until; ticks += 1) {
+      if (this.#chance.happens(0.2)) break;
+      this.#at = Math.max(this.#at + (this.#nextAt <= this.#at ? 0.5 : 0), this.#nextAt);
+      this.#append(this.#chance.happens(0.7) ? replica : 'r1', [{ kind: 'tick' }]);
+    }
+    this.#at = Math.max(this.#at, until);
+  }
+
+  #append(replica: string, events: readonly LogEvent[]): void {
+    const batch = (this.#batches.get(replica) ?? 0) + 1;
+    this.#batches.set(replica, batch);
+    const sequence = this.#entries.length + 1;
+    const entry = { sequence, term: this.#term, at: this.#at, replica: replicaId(replica), batch, events };
+    this.#entries.push(entry);
+    const { grants, nextAt } = fold(this.#state, entry);
+    this.#grants.unshift(...grants);
+    this.#nextAt = nextAt;
+  }
+
+  #step(nature: Nature): LogEvent[] {
+    const { about, bucket, step } = nature;
+    const chance = this.#chance;
+    if (about === 'silent') return this.#silentStep(nature);
+    if (about === 'contested') return this.#contestedStep(nature);
+    const into = (event: InBucket): LogEvent[] => [{ kind: 'in', bucket, event }];
+    const kind = step < 2 ? 'admit' : chance.pick(kinds);
+    const lease = this.#lease(chance.happens(0.8) ? chance.whole(0, 1) : chance.whole(0, 30), bucket);
+    switch (kind) {
+      case 'admit':
+        return this.#calls(nature);
+      case 'settle':
+        return into({ kind, lease, ...this.#ending() });
+      case 'learn':
+        return into({ kind, lease, lesson: this.#lesson(null) });
+      case 'slot_taken': {
+        const tag = chance.happens(0.3) ? { ceilingTag: this.#ceiling().ceilingTag } : {};
+        const edge = { slots: chance.whole(0, 3), nextSlotMs: chance.between(0, 900), ...tag };
+        return into({ kind, lease, edge: chance.happens(0.15) ? null : edge });
+      }
+      case 'reconfigure': {
+        const setting = this.#setting(nature);
+        const meters = chance.happens(0.3)
+          ? setting.meters.filter(() => chance.happens(0.6))
+          : setting.meters;
+        const lanes = Array.from({ length: chance.whole(0, 3) }, () => this.#lane(nature));
+        return into({ kind, setting: { ...setting, meters }, lanes });
+      }
+      case 'cancel':
+        return into({ kind, ticket: this.#waiting(chance.whole(0, 2), bucket) });
+      case 'wake':
+        return into({ kind, lane: laneKey(`l${chance.whole(0, 3)}`) });
+      case 'open':
+        return into({ kind, agoMs: chance.pick([0, 0, 300, 5_000]) });
+      case 'loss':
+        if (chance.happens(0.3)) this.#lose();
+        return [];
+      case 'tick':
+        return [{ kind }];
+    }
+  }
+
+  /** Without these a history hardly ever reaches what is kept free for others. */
+  #contestedStep({ bucket, step }: Nature): LogEvent[] {
+    const chance = this.#chance;
+    const plain = { limit: contestedLimit, windowMs: 4_000 };
+    if (step < 2 || chance.happens(0.4))
+      return this.#plainCalls(bucket, step, chance.pick([1, 2, 12, 30]), plain);
+    if (chance.happens(0.3)) return [{ kind: 'tick' }];
+    const closeMs = chance.happens(0.5) ? null : chance.pick([1, 20, 100.5]);
+    const lowest = closeMs === null ? chance.between(contestedLimit * 0.7, contestedLimit) : contestedLimit;
+    const level = { lowest, highest: lowest };
+    const meters = [{ meter: 'requests', limit: contestedLimit, windowMs: 4_000, level }] as const;
+    const waitMs = chance.happens(0.8) ? closeMs : null;
+    const throttle = closeMs === null ? null : ({ kind: 'rate', waitMs, meter: 'requests' } as const);
+    const settlement = closeMs === null ? succeeded : this.#throttled(closeMs);
+    const lesson = this.#taught({ meters, throttle }, 0, chance.between(0, 30));
+    const lease = this.#lease(chance.whole(0, 1), bucket);
+    return [{ kind: 'in', bucket, event: { kind: 'settle', lease, settlement, lesson } }];
+  }
+
+  /** A crowd waits while a bucket is closed for longer than a silence, and something becomes of the call that goes ahead of it. */
+  #silentStep({ bucket, step }: Nature): LogEvent[] {
+    const chance = this.#chance;
+    const plain = { limit: 200, windowMs: 60_000 };
+    const of = (lease: SentCall['lease'], settlement: Settlement): LogEvent[] => [
+      { kind: 'in', bucket, event: { kind: 'settle', lease, settlement, lesson: null } },
+    ];
+    if (step % 6 === 0) return this.#plainCalls(bucket, step, chance.whole(1, 3), plain);
+    if (step % 6 === 1) return of(this.#lease(chance.whole(0, 1), bucket), this.#throttled(12_000));
+    if (step % 6 === 2) return this.#plainCalls(bucket, step, chance.pick([4, 7, 8, 9, 20]), plain);
+    if (step % 6 !== 4) return [{ kind: 'tick' }];
+    const pilot = this.#lease(chance.whole(0, 1), bucket);
+    const lesson = this.#taught({ meters: [], throttle: null }, 0, 10);
+    return chance.pick<LogEvent[]>([
+      of(pilot, succeeded),
+      of(pilot, { kind: 'returned', sleepMs: 30, because: 'ceiling_minute' }),
+      of(pilot, { kind: 'dropped' }),
+      [{ kind: 'in', bucket, event: { kind: 'learn', lease: pilot, lesson } }],
+      [{ kind: 'tick' }],
+    ]);
+  }
+
+  #plainCalls(bucket: BucketKey, step: number, count: number, limits: object): LogEvent[] {
+    const options = {
+      ...limits,
+      lane: 'l1',
+      maxQueued: 1_000,
+      maxWaitMs: 1e6,
+      leaseMs: 30_000,
+      arrivedAt: this.#at,
+    };
+    return Array.from({ length: count }, (_, n) => {
+      const { bucket: _bucket, ...asked } = admission(`t${100 * step + n}`, options);
+      this.#admissions.set(`${bucket} ${asked.ticket}`, asked);
+      return { kind: 'admit', bucket, admission: asked };
+    });
+  }
+
+  /** One call or several that ask for the same; the n-th of them has the n-th lane where they are spread. */
+  #calls(nature: Nature): LogEvent[] {
+    const { bucket, about, isCrowded, step, cap } = nature;
+    const chance = this.#chance;
+    const isCrowd = isCrowded && chance.happens(0.3);
+    const count = isCrowd ? chance.whole(20, 90) : about === 'calm' ? 1 : chance.pick([1, 1, 1, 2, 4]);
+    const first = 100 * (chance.happens(0.75) ? step : chance.whole(0, Math.min(step, 3)));
+    const isSpread = chance.happens(isCrowd ? 0.5 : 0.2);
+    const isBackground = chance.happens(0.2);
+    const { lane: own, ...ownLimits } = this.#lane(nature);
+    const maxInFlight = chance.happens(0.9) ? cap : ownLimits.maxInFlight;
+    const caller = chance.pick([null, null, null, 'c_1', 'c_2', 'c_3']);
+    const common = {
+      ...ownLimits,
+      ...this.#asks(),
+      maxInFlight,
+      maxQueued: chance.pick([1_000, 1_000, 1_000, 3, 1, 0]),
+      urgency: chance.pick([3, 3, 3, 0, 7, 1]),
+      // An event has no `Infinity`.
+      maxWaitMs: chance.pick([1e6, 1e6, 45_000, 1_000, 0, 1e9]),
+      leaseMs: chance.pick([30_000, 5_000, 700.5]),
+      setting: this.#setting(nature),
+      ...(caller === null ? {} : { caller: callerKey(caller) }),
+    };
+    const at = this.#at - chance.pick([0, 0, 0, chance.between(0, 600), 700_000, -5, -2_000]);
+    // With the order that it had before or a made-up one, as after a loss.
+    const isAgain = chance.happens(0.15);
+    return Array.from({ length: count }, (_, n): LogEvent => {
+      const ticket = ticketId(`t${first + n}`);
+      const named = isSpread ? laneKey(`${own}-${n}`) : own;
+      const lane = isBackground ? backgroundLane(named) : named;
+      const order =
+        this.#state.buckets.get(bucket)?.tickets.get(ticket)?.order ?? this.#order(common.urgency);
+      const position = isAgain ? ({ kind: 'kept', order } as const) : ({ kind: 'arrival', at } as const);
+      // Mostly one of the lane, seldom that of another one.
+      const kept = [...(this.#state.buckets.get(bucket)?.reservations.values() ?? [])];
+      const isOwn = chance.happens(0.9);
+      const reserved = kept.find((each) => !isOwn || (each.lane === lane && each.ticket === null));
+      const reservation = reserved !== undefined && chance.happens(0.3) ? { reservation: reserved.id } : {};
+      const asked: StoredAdmission = { ...common, ticket, lane, position, ...reservation };
+      if (chance.happens(0.15)) return { kind: 'in', bucket, event: this.#reserve(asked) };
+      this.#admissions.set(`${bucket} ${ticket}`, asked);
+      return { kind: 'admit', bucket, admission: asked };
+    });
+  }
+
+  #asks(): Pick<StoredAdmission, 'callClass' | 'costs' | 'document'> {
+    const chance = this.#chance;
+    const tokens = chance.whole(1, 60);
+    const document = chance.pick(['d1', 'd2']);
+    return chance.pick<Pick<StoredAdmission, 'callClass' | 'costs' | 'document'>>([
+      { callClass: 'plain', costs: { requests: 1 }, document: null },
+      { callClass: 'plain', costs: { requests: 1 }, document: null },
+      // Now and then more than any limit.
+      {
+        callClass: 'worded',
+        costs: { requests: 1, tokens: tokens > 54 ? tokens * 40 : tokens },
+        document: null,
+      },
+      { callClass: 'points', costs: { cost: chance.between(0.5, 30) }, document: null },
+      { callClass: 'points', costs: { cost: 3 }, document },
+      { callClass: 'points', costs: { cost: 3 }, document },
+      { callClass: 'daily', costs: { requests_day: 1, requests: 1 }, document: null },
+      { callClass: 'free', costs: {}, document: null },
+    ]);
+  }
+
+  /** Instead of entering, the call is refused and keeps its position. */
+  #reserve(asked: StoredAdmission): InBucket {
+    const chance = this.#chance;
+    const reserving = {
+      ceiling: ceilingKey(chance.pick(['c1', 'c2'])),
+      waitMs: chance.pick([0, 0, 700, 20_000]),
+      lastsMs: chance.pick([500, 10_000]),
+      maxReserved: chance.pick([3, 1_000, 1_000]),
+      begins: chance.happens(0.9),
+    };
+    return { kind: 'reserve', admission: asked, reserving };
+  }
+
+  #lane({ lanes, cap }: Nature): LaneSetting & { readonly lane: ReturnType<typeof laneKey> } {
+    const chance = this.#chance;
+    const lane = laneKey(`l${chance.whole(1, lanes)}`);
+    const weight = chance.pick([1, 1, 1, 2, 0.5, 3]);
+    return { lane, weight, maxInFlight: chance.pick([null, cap, 1, 3]), ...this.#ceiling() };
+  }
+
+  #ceiling(): Pick<LaneSetting, 'perMinute' | 'ceilingTag'> {
+    const perMinute = this.#chance.pick([4, 4, 4, 1, null]);
+    return { perMinute, ceilingTag: `${perMinute ?? 'none'}.none` };
+  }
+
+  /** Mostly the same; configuration is loaded again now and then. */
+  #setting(nature: Nature): BucketSetting {
+    const chance = this.#chance;
+    const { probe, isStated, about } = nature;
+    const stated = !isStated ? [] : about === 'windows' ? this.#windows(nature) : this.#meters(nature);
+    return {
+      learn: chance.happens(0.7),
+      probe,
+      meters: chance.happens(0.9) ? stated : stated.filter(() => chance.happens(0.5)),
+      ...(chance.happens(0.2) ? { maxInFlightTotal: chance.pick([1, 2, 5]) } : {}),
+    };
+  }
+
+  #meters({ isTight, about }: Nature): MeterSetting[] {
+    const chance = this.#chance;
+    const limit = isTight ? chance.pick([3, 3, 3, 4]) : 200;
+    const windowMs = isTight ? 1_500 : 60_000;
+    const other = chance.pick<'rolling' | 'fixed'>(['rolling', 'fixed']);
+    const another = { counts: other, windowMs: chance.pick([1_000, 1_500, 9_000.25]) };
+    const isDescribed = about === 'rolling' || about === 'fixed';
+    const described = !isDescribed ? {} : chance.happens(0.2) ? another : { counts: about };
+    return [
+      { meter: 'requests', limit, windowMs, ...described },
+      { meter: 'tokens', limit: 100, windowMs: 7_000 },
+      { meter: 'cost', limit: 50, windowMs: 1_000 },
+      { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
+    ];
+  }
+
+  /** As configuration names them. */
+  #windows({ isTight }: Nature): MeterSetting[] {
+    const chance = this.#chance;
+    const others = [
+      [1_500],
+      [60_000],
+      [1_500, 9_000.25, 60_000],
+      [60_000, 3_600_000],
+      [9_000.25, 20_000, 60_000],
+    ];
+    const lengths = chance.happens(0.6) ? [1_500, 60_000] : others[chance.whole(0, 4)];
+    return metersOf(
+      (lengths ?? []).map((windowMs) => ({
+        requests: isTight ? Math.ceil(windowMs / 1_000) : 200,
+        windowMs,
+        kind: chance.happens(0.8) ? 'rolling' : chance.pick(['fixed', 'leaky']),
+      })),
+    );
+  }
+
+  #throttled(closeMs: number, more: object = {}): Settlement {
+    return { kind: 'throttled', closeMs, requeue: this.#chance.happens(0.75), sleepMs: 0, ...more };
+  }
+
+  #ending(): { settlement: Settlement; lesson: TimedLesson | null } {
+    const chance = this.#chance;
+    const closeMs = chance.pick([0, 0, 300, chance.between(1, 3_000), 60_000]);
+    const sleepMs = chance.pick([0, chance.between(1, 800), 40_000]);
+    const spent = { tokens: chance.whole(0, 250), images: 2, cost: chance.between(0, 20) };
+    const tag = chance.happens(0.5) ? { ceilingTag: this.#ceiling().ceilingTag } : {};
+    const settlement = chance.pick<Settlement>([
+      succeeded,
+      succeeded,
+      { kind: 'succeeded', spent },
+      this.#throttled(closeMs, { sleepMs: chance.pick([0, 0, 0, 500]) }),
+      this.#throttled(closeMs),
+      this.#throttled(closeMs, { closesCredential: true }),
+      { kind: 'dropped' },
+      { kind: 'returned', sleepMs, because: chance.pick(['ceiling_minute', 'ceiling_day']), ...tag },
+      { kind: 'returned', sleepMs: Math.min(sleepMs, 800), because: 'backoff' },
+      { kind: 'unknown' },
+    ]);
+    const throttle = chance.pick<Throttle>([
+      { kind: 'rate', waitMs: 500, meter: 'requests' },
+      { kind: 'rate', waitMs: null, meter: chance.pick(['tokens', 'cost', 'requests_day']) },
+      { kind: 'rate', waitMs: null, meter: null },
+      { kind: 'overload', waitMs: 100 },
+    ]);
+    const lesson = this.#lesson(settlement.kind === 'throttled' ? throttle : null);
+    return { settlement, lesson: chance.happens(0.6) ? lesson : null };
+  }
+
+  #lesson(throttle: Throttle | null): TimedLesson {
+    const chance = this.#chance;
+    const meters = Array.from({ length: chance.whole(0, 3) }, () => this.#report());
+    const requestedCost = chance.pick([0, 5, chance.between(0, 60)]);
+    const asked = chance.happens(0.5) ? { requestedCost, requestedTokens: chance.whole(0, 200) } : {};
+    // The replica's idea of the store's clock may be ahead of it.
+    const headAgoMs = chance.pick([0, chance.between(-2, 40)]);
+    return this.#taught({ meters, throttle, ...asked }, headAgoMs, headAgoMs + chance.between(0, 400));
+  }
+
+  #taught(feedback: Feedback, headAgoMs: number, sentAgoMs: number): TimedLesson {
+    return { feedback, sentAt: this.#at - sentAgoMs, headAt: this.#at - headAgoMs };
+  }
+
+  #report(): MeterReport {
+    const chance = this.#chance;
+    const limit = chance.pick([3, 3, 5, 100, 0, chance.between(1, 60)]);
+    const lowest = chance.between(0, limit * 1.2);
+    const level = { lowest, highest: lowest + chance.pick([0, 1, chance.between(0, 5)]) };
+    const resetMs = chance.pick([0, 1_000, 700.5, 12_400, 61_000, 9_999_999]);
+    return {
+      meter: chance.pick(reported),
+      limit,
+      windowMs: chance.pick([null, null, 1_500, 9_000.25, 0]),
+      ...(chance.happens(0.5) ? { resetMs } : {}),
+      level: chance.happens(0.8) ? level : null,
+    };
+  }
+
+  /** The last entries are lost, or nothing; then most replicas say what they have under way. */
+  #lose(): void {
+    const lost = this.#chance.pick([0, 0, 1, 3, 8]);
+    this.#entries.splice(Math.max(0, this.#entries.length - lost), lost);
+    this.#state = createState(leaseMs);
+    for (const entry of this.#entries) this.#nextAt = fold(this.#state, entry).nextAt;
+    this.#term += 1;
+    for (const replica of ['r1', 'r2', 'r3']) {
+      if (this.#chance.happens(0.3)) continue;
+      this.#pass(this.#chance.pick([0, 5, 400, 1_400]), replica);
+      this.#append(replica, [this.#reportOf(replica), { kind: 'here', term: this.#term }]);
+    }
+  }
+
+  #reportOf(replica: string): LogEvent {
+    const gone = this.#grants.filter(
+      ({ bucket, lease, ...grant }) =>
+        grant.replica === replica && this.#state.buckets.get(bucket)?.leases.has(lease) !== true,
+    );
+    const held = gone.slice(0, this.#chance.whole(0, 4)).flatMap(({ bucket, ticket, lease }): SentCall[] => {
+      const known = this.#admissions.get(`${bucket} ${ticket}`);
+      if (known === undefined) return [];
+      const position = { kind: 'kept', order: this.#order(known.urgency) } as const;
+      return [{ bucket, lease, admission: { ...known, position } }];
+    });
+    const closedMs = this.#chance.pick([0, 0, 900]);
+    const used = held
+      .slice(2)
+      .map(({ bucket, admission: { setting, costs } }) => ({ bucket, setting, costs, closedMs }));
+    return { kind: 'report', sent: held.slice(0, 2), used };
+  }
+
+  #order(urgency: number): number {
+    return urgency * 2 ** 48 + Math.floor(Math.max(0, this.#at - 100) * 64);
+  }
+
+  /** Of the live leases, the newest first, then of those that were. */
+  #lease(n: number, bucket: BucketKey): SentCall['lease'] {
+    const live = [...(this.#state.buckets.get(bucket)?.leases.keys() ?? [])].toReversed();
+    const past = this.#grants.filter((grant) => grant.bucket === bucket).map(({ lease }) => lease);
+    return [...live, ...past][n] ?? leaseToken('none');
+  }
+
+  #waiting(n: number, bucket: BucketKey): StoredAdmission['ticket'] {
+    const tickets = [...(this.#state.buckets.get(bucket)?.tickets.values() ?? [])];
+    return tickets.filter(({ lease }) => lease === null)[n]?.id ?? ticketId('none');
   }
 }
 
 // prettier-ignore
 const kinds = [
-  'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
-  'learn', 'slot_taken', 'slot_taken', 'cancel', 'forecast', 'loss', 'reconfigure', 'open', 'wake',
+  'admit', 'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
+  'learn', 'slot_taken', 'slot_taken', 'cancel', 'loss', 'reconfigure', 'open', 'wake',
 ] as const;
-
-/** Often to the very millisecond at which something ends. */
-const quick = (draw: Draw): number =>
-  draw.one(0, 0, 0, 1, draw.fraction(0, 30), 20, 250, 300, 500, 700.5, draw.fraction(100, 1_500));
-
-const calm = (draw: Draw): number => draw.one(20, 20, 35, 60, draw.fraction(20, 150));
-
-const slow = (draw: Draw): number => draw.one(-40, 2_000, 6_000, 15_000, 40_000, draw.fraction(0, 90_000));
-
-/** A call may wait this long where a history says any time: an event has no `Infinity`. Milliseconds. */
-const anyTimeMs = 1e9;
-
-/** Now and then more than any limit. */
-const asked = (tokens: number): number => (tokens > 54 ? tokens * 40 : tokens);
-
-function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, 'kind'> {
-  const {
-    callClass,
-    costs,
-    document = null,
-  } = draw.one<Asked>(
-    { callClass: 'plain', costs: { requests: 1 } },
-    { callClass: 'plain', costs: { requests: 1 } },
-    { callClass: 'worded', costs: { requests: 1, tokens: asked(draw.whole(1, 60)) } },
-    { callClass: 'points', costs: { cost: draw.fraction(0.5, 30) } },
-    { callClass: 'points', costs: { cost: 3 }, document: draw.one('d1', 'd2', 'd3') },
-    { callClass: 'points', costs: { cost: 3 }, document: draw.one('d1', 'd2', 'd3') },
-    { callClass: 'daily', costs: { requests_day: 1, requests: 1 } },
-    { callClass: 'free', costs: {} },
-  );
-  const crowd = nature.crowd && draw.chance(0.3);
-  const entering = {
-    ticket: 100 * (draw.chance(0.75) ? index : draw.whole(0, Math.min(index, 3))),
-    count: crowd ? draw.whole(20, 90) : nature.calm ? 1 : draw.one(1, 1, 1, 2, 4),
-    spread: draw.chance(crowd ? 0.5 : 0.2),
-    lane: draw.whole(1, nature.lanes),
-    background: draw.chance(0.2),
-  };
-  const limits = {
-    weight: draw.one(1, 1, 1, 2, 0.5, 3),
-    maxInFlight: draw.chance(0.9) ? nature.caps : draw.one(null, 1, 3),
-    ...ceilingOf(draw),
-    maxQueued: draw.one(1_000, 1_000, 1_000, 3, 1, 0),
-  };
-  const urgency = draw.one(3, 3, 3, 0, 7, 1);
-  const caller = draw.one(null, null, null, 1, 2, 3);
-  const arrivedAgoMs = draw.one(0, 0, null, draw.fraction(0, 600), 700_000, -5, -2_000);
-  const waits = {
-    maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, anyTimeMs),
-    leaseMs: draw.one(30_000, 5_000, 700.5),
-  };
-  const again = draw.chance(0.15);
-  const setting = settingOf(draw, nature);
-  const asks = { ...limits, urgency, callClass, costs, document, ...waits, setting };
-  return { ...entering, caller, arrivedAgoMs, again, asked: asks };
-}
-
-interface Asked {
-  readonly callClass: string;
-  readonly costs: Costs;
-  readonly document?: string;
-}
-
-const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
-  learn: draw.chance(0.7),
-  probe: nature.probe,
-  meters: nature.stated ? statedMeters(draw, nature) : [],
-  ...(draw.chance(0.2) ? { maxInFlightTotal: draw.one(1, 2, 5) } : {}),
-});
-
-/** Mostly the same; another one wakes lanes. */
-const edgeOf = (draw: Draw): CeilingEdge => ({
-  slots: draw.whole(0, 3),
-  nextSlotMs: draw.fraction(0, 900),
-  ...(draw.chance(0.3) ? { ceilingTag: ceilingOf(draw).ceilingTag } : {}),
-});
-
-function ceilingOf(draw: Draw): { readonly perMinute: number | null; readonly ceilingTag: string } {
-  const perMinute = draw.one<number | null>(4, 4, 4, 1, null);
-  return { perMinute, ceilingTag: `${perMinute ?? 'none'}.none` };
-}
-
-function changed(
-  draw: Draw,
-  nature: Nature,
-): Pick<Extract<Step, { kind: 'reconfigure' }>, 'setting' | 'lanes'> {
-  const meters = nature.stated ? statedMeters(draw, nature) : [];
-  const setting = {
-    ...settingOf(draw, nature),
-    meters: draw.chance(0.3) ? meters.filter(() => draw.chance(0.6)) : meters,
-  };
-  const lanes = Array.from({ length: draw.whole(0, 3) }, () => ({
-    lane: draw.whole(1, nature.lanes + 1),
-    weight: draw.one(1, 2, 0.5),
-    maxInFlight: draw.one(null, nature.caps, 1, 3),
-    ...ceilingOf(draw),
-  }));
-  return { setting, lanes };
-}
-
-function statedMeters(draw: Draw, { tight, counts, hasWindows }: Nature): BucketSetting['meters'] {
-  if (hasWindows) return describedWindows(draw, tight);
-  const requests = tight ? draw.one(3, 3, 3, 4) : 200;
-  const meters: BucketSetting['meters'] = [
-    {
-      meter: 'requests',
-      limit: requests,
-      windowMs: tight ? 1_500 : 60_000,
-      ...(counts === null ? {} : describedWindow(draw, counts)),
-    },
-    { meter: 'tokens', limit: 100, windowMs: 7_000 },
-    { meter: 'cost', limit: 50, windowMs: 1_000 },
-    { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
-  ];
-  // Configuration is loaded again now and then.
-  return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
-}
-
-/** As configuration names them. Mostly the same. */
-function describedWindows(draw: Draw, tight: boolean): MeterSetting[] {
-  const lengths = draw.chance(0.6)
-    ? [1_500, 60_000]
-    : draw.one([1_500], [60_000], [1_500, 9_000.25, 60_000], [60_000, 3_600_000], [9_000.25, 20_000, 60_000]);
-  const meters = metersOf(
-    lengths.map((windowMs) => ({
-      requests: tight ? Math.ceil(windowMs / 1_000) : 200,
-      windowMs,
-      kind: draw.chance(0.8) ? 'rolling' : draw.one('fixed', 'leaky'),
-    })),
-  );
-  return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
-}
-
-/** Mostly the same; now and then configuration describes a window of another length, or one that is counted otherwise. */
-const describedWindow = (
-  draw: Draw,
-  counts: NonNullable<Nature['counts']>,
-): Pick<MeterSetting, 'counts'> & Partial<MeterSetting> =>
-  draw.chance(0.8)
-    ? { counts }
-    : { counts: draw.one('rolling', 'fixed'), windowMs: draw.one(1_000, 1_500, 9_000.25, 60_000) };
-
-function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } {
-  const closeMs = draw.one(0, 0, 300, draw.fraction(1, 3_000), 60_000);
-  const settlement = draw.one<Settlement>(
-    { kind: 'succeeded', spent: null },
-    { kind: 'succeeded', spent: null },
-    { kind: 'succeeded', spent: { tokens: draw.whole(0, 250), images: 2, cost: draw.fraction(0, 20) } },
-    { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: draw.one(0, 0, 0, 500) },
-    { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
-    { kind: 'throttled', closeMs, closesCredential: true, requeue: draw.chance(0.7), sleepMs: 0 },
-    { kind: 'dropped' },
-    {
-      kind: 'returned',
-      sleepMs: draw.one(0, draw.fraction(1, 800), 40_000),
-      because: draw.one('ceiling_minute', 'ceiling_day'),
-      ...(draw.chance(0.5) ? { ceilingTag: ceilingOf(draw).ceilingTag } : {}),
-    },
-    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), because: 'backoff' },
-    { kind: 'unknown' },
-  );
-  const throttle: Throttle | null = settlement.kind === 'throttled' ? throttleOf(draw) : null;
-  return { settlement, lesson: draw.chance(0.6) ? learned(draw, throttle) : null };
-}
-
-const throttleOf = (draw: Draw): Throttle =>
-  draw.one<Throttle>(
-    { kind: 'rate', waitMs: 500, meter: 'requests' },
-    { kind: 'rate', waitMs: null, meter: draw.one<MeterName>('tokens', 'cost', 'requests_day') },
-    { kind: 'rate', waitMs: null, meter: null },
-    { kind: 'overload', waitMs: 100 },
-  );
-
-function learned(draw: Draw, throttle: Throttle | null): Learned {
-  // The replica's idea of the store's clock may be ahead of it.
-  const headAgoMs = draw.one(0, draw.fraction(-2, 40));
-  const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
-  const asked = draw.one(
-    {},
-    { requestedCost: draw.one(0, 5, draw.fraction(0, 60)), requestedTokens: draw.whole(0, 200) },
-  );
-  return {
-    feedback: { meters, throttle, ...asked },
-    headAgoMs,
-    sentAgoMs: headAgoMs + draw.fraction(0, 400),
-  };
-}
-
-function report(draw: Draw): MeterReport {
-  const limit = draw.one(3, 3, 5, 100, 0, draw.fraction(1, 60));
-  const lowest = draw.fraction(0, limit * 1.2);
-  return {
-    meter: draw.one<MeterName>(
-      'requests',
-      'requests',
-      'tokens',
-      'cost',
-      'requests_day',
-      'images',
-      'requests_burst',
-      'requests_hour',
-    ),
-    limit,
-    windowMs: draw.one(null, null, 1_500, 9_000.25, 0),
-    ...draw.one({}, { resetMs: draw.one(0, 1_000, 700.5, 12_400, 61_000, 9_999_999) }),
-    level: draw.chance(0.8) ? { lowest, highest: lowest + draw.one(0, 1, draw.fraction(0, 5)) } : null,
-  };
-}
-
-/** The call of histories that are about something else than what a call asks for. */
-const plainCall = (setting: BucketSetting): Omit<AdmitStep, 'kind' | 'ticket' | 'count'> => ({
-  lane: 1,
-  spread: false,
-  background: false,
-  caller: null,
-  arrivedAgoMs: 0,
-  again: false,
-  asked: {
-    weight: 1,
-    maxInFlight: null,
-    perMinute: null,
-    ceilingTag: 'none.none',
-    maxQueued: 1_000,
-    urgency: 3,
-    callClass: 'plain',
-    costs: { requests: 1 },
-    document: null,
-    maxWaitMs: 1e6,
-    leaseMs: 30_000,
-    setting,
-  },
-});
-const requestsOf = (limit: number, windowMs: number): BucketSetting => ({
-  learn: true,
-  probe: 0,
-  meters: [{ meter: 'requests', limit, windowMs }],
-});
-const succeeded = { kind: 'succeeded', spent: null } as const;
-const again = (closeMs: number, requeue: boolean): Settlement => ({
-  kind: 'throttled',
-  closeMs,
-  requeue,
-  sleepMs: 0,
-});
-
-const contestedLimit = 40;
-
-/**
- * Somebody else drinks from a nearly full meter: calls that had room are refused for a moment, while others wait. Without these a
- * history hardly ever reaches what is kept free for others.
- */
-function contestedStep(draw: Draw, index: number): Step {
-  const common = {
-    afterMs: draw.one(0, 20, 35, draw.fraction(0, 150)),
-    replica: `r${draw.whole(1, 2)}`,
-    twice: draw.chance(0.05),
-    joins: false,
-  };
-  if (index < 2 || draw.chance(0.4)) {
-    const plain = plainCall(requestsOf(contestedLimit, 4_000));
-    return { ...common, kind: 'admit', ...plain, ticket: 100 * index, count: draw.one(1, 2, 12, 30) };
-  }
-  const lease = draw.whole(0, 1);
-  if (draw.chance(0.4))
-    return { ...common, kind: 'settle', lease, settlement: succeeded, lesson: contestedLesson(draw, null) };
-  if (draw.chance(0.4)) {
-    const closeMs = draw.one(1, 20, 100.5);
-    const settlement = again(closeMs, draw.chance(0.8));
-    return { ...common, kind: 'settle', lease, settlement, lesson: contestedLesson(draw, closeMs) };
-  }
-  return { ...common, kind: 'tick' };
-}
-
-/** @param closeMs of a refusal; now and then a guess of ours, as the upstream does not say. `null` = it was none. */
-function contestedLesson(draw: Draw, closeMs: number | null): Learned {
-  const limit = contestedLimit;
-  const lowest = closeMs === null ? draw.fraction(limit * 0.7, limit) : limit;
-  const meters = [{ meter: 'requests', limit, windowMs: 4_000, level: { lowest, highest: lowest } }] as const;
-  const throttle: Throttle | null =
-    closeMs === null ? null : { kind: 'rate', waitMs: draw.chance(0.8) ? closeMs : null, meter: 'requests' };
-  return { feedback: { meters, throttle }, headAgoMs: 0, sentAgoMs: draw.fraction(0, 30) };
-}
-
-/**
- * A crowd waits while a bucket is closed for longer than a silence, and one call goes ahead of the others then; without these a history
- * hardly ever has both. Round by round: some calls go, the bucket closes, more come, it opens, and something becomes of the first of them.
- */
-function silentStep(draw: Draw, index: number): Step {
-  const common = { afterMs: 5, replica: 'r1', twice: draw.chance(0.05), joins: false };
-  const lease = draw.whole(0, 1);
-  const plain = { ...plainCall(requestsOf(200, 60_000)), ticket: 100 * index };
-  switch (index % 6) {
-    case 0:
-      return { ...common, kind: 'admit', ...plain, count: draw.whole(1, 3) };
-    case 1:
-      return { ...common, kind: 'settle', lease, settlement: again(12_000, true), lesson: null };
-    case 2:
-      return { ...common, kind: 'admit', ...plain, count: draw.one(4, 7, 8, 9, 20) };
-    case 3:
-      return { ...common, afterMs: draw.one(9_000, 12_000, 13_000), kind: 'tick' };
-    case 4:
-      return { ...common, afterMs: draw.one(0, 20, 60, 100), ...silentEnding(draw) };
-    default:
-      return { ...common, afterMs: draw.one(0, 20, 40, 100), kind: 'tick' };
-  }
-}
-
-/** What becomes of a lease. */
-function silentEnding(draw: Draw): LeaseStep | Extract<BucketStep, { kind: 'tick' }> {
-  const lease = draw.whole(0, 3);
-  const ends = { kind: 'settle', lease, lesson: null } as const;
-  const silence = { feedback: { meters: [], throttle: null }, sentAgoMs: 10, headAgoMs: 0 } as const;
-  return draw.one<LeaseStep | Extract<BucketStep, { kind: 'tick' }>>(
-    { ...ends, settlement: succeeded },
-    { ...ends, settlement: { kind: 'returned', sleepMs: 30, because: 'ceiling_minute' } },
-    { ...ends, settlement: { kind: 'dropped' } },
-    { kind: 'learn', lease, lesson: silence },
-    { kind: 'tick' },
-  );
-}
+// prettier-ignore
+const reported: [MeterName, ...MeterName[]] = [
+  'requests', 'requests', 'tokens', 'cost', 'requests_day', 'images', 'requests_burst', 'requests_hour',
+];

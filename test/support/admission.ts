@@ -6,11 +6,13 @@ import type { StoredAdmission } from '../../src/limiter/policy/bucket-state.poli
 export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bucket' | 'lane'>> {
   readonly bucket?: string;
   readonly lane?: string;
-  /** Stated requests per window; left out, the bucket has no meter (unless `setting` is given). */
+  /** Left out, the bucket has none (unless `limit` or `setting` is given). */
+  readonly meters?: Admission['setting']['meters'];
+  /** Stated requests per window. */
   readonly limit?: number;
   /** Of `limit`, milliseconds. */
   readonly windowMs?: number;
-  /** With `limit`: grants before the first response. */
+  /** Grants before the first response. */
   readonly probe?: number;
   /** What a store is asked for; a limiter has the life of its leases from its settings. */
   readonly leaseMs?: number;
@@ -28,6 +30,7 @@ export function admission(
     lane = 'lane',
     limit,
     windowMs = 10_000,
+    meters = limit === undefined ? [] : [{ meter: 'requests', limit, windowMs }],
     probe = 0,
     arrivedAt,
     ...more
@@ -35,11 +38,7 @@ export function admission(
   return {
     ticket: ticketId(ticket),
     bucket: bucketKey(bucket),
-    setting: {
-      meters: limit === undefined ? [] : [{ meter: 'requests', limit, windowMs }],
-      learn: true,
-      probe,
-    },
+    setting: { meters, learn: true, probe },
     lane: laneKey(lane),
     weight: 1,
     maxInFlight: null,

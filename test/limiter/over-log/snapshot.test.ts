@@ -7,9 +7,9 @@ import { expect, test } from '@jest/globals';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import { restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
 import { originOf } from '../../support/origins.ts';
-import { Draw, randomFrom } from '../bucket-history.ts';
+import { Chance } from '../../simulation/chance.ts';
+import { entriesOf, leaseMs } from '../bucket-history.ts';
 import { entryOf, Folded, foldOwn, settle } from './folding.ts';
-import { entriesOf, leaseMs } from './history.ts';
 
 const histories = Number(process.env['SLUICE_LOG_HISTORIES'] ?? 20);
 
@@ -18,7 +18,7 @@ test(
   () => {
     for (let seed = 1; seed <= histories; seed += 1) {
       const entries = entriesOf(seed, originOf(seed, seed / histories).ms);
-      const restoredAt = new Draw(randomFrom(seed)).whole(0, entries.length - 1);
+      const restoredAt = new Chance(seed).whole(0, entries.length - 1);
       const live = createState(leaseMs);
       let copy: SharedState | null = null;
       for (const [n, entry] of entries.entries()) {

@@ -4,7 +4,7 @@ import { callerKey, ticketId } from '../../../src/ids.ts';
 import { maxCallers } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { randomFrom, Draw } from '../bucket-history.ts';
+import { Chance } from '../../simulation/chance.ts';
 import { names, returned, TestBucket, throttled } from './scheduling.ts';
 
 /** A ticket and its caller. */
@@ -56,7 +56,7 @@ atOrigins('callers of a workspace', (instant) => {
 
   test('share the time of the meter, not the number of calls', () => {
     const meters = [{ meter: 'tokens', limit: 1_000, windowMs: 1_000 }] as const;
-    const line = new TestBucket(instant, { setting: { meters, learn: true, probe: 0 } });
+    const line = new TestBucket(instant, { meters });
     line.enter(['full'], { costs: { tokens: 1_000 } });
     enter(line, many('big', 4), { costs: { tokens: 400 } });
     enter(line, many('small', 16), { costs: { tokens: 100 } });
@@ -107,8 +107,11 @@ atOrigins('callers of a workspace', (instant) => {
   });
 
   test.each(Array.from({ length: 20 }, (_, at) => at + 1))('are told where they stand: seed %i', (seed) => {
-    const draw = new Draw(randomFrom(seed));
-    const asking = names(40).map((ticket): Asking => [ticket, draw.one('a', 'b', 'c', 'd', null, 'a', 'a')]);
+    const draw = new Chance(seed);
+    const asking = names(40).map((ticket): Asking => [
+      ticket,
+      draw.pick(['a', 'b', 'c', 'd', null, 'a', 'a']),
+    ]);
     const line = waiting(instant, asking);
     // Some turns were taken before.
     line.run(1_000 + 100 * draw.whole(0, 12));
