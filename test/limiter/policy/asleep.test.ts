@@ -4,7 +4,7 @@ import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import { maxOtherLimitsMs } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { done, dropped, names, returned, TestBucket, throttled } from './scheduling.ts';
+import { dropped, names, returned, TestBucket, throttled } from './scheduling.ts';
 
 const plenty = { limit: 1_000, ceilingTag: '2.none' };
 
@@ -62,14 +62,6 @@ atOrigins('a sleeping lane', (instant) => {
       expect(line.at(1_010 + maxOtherLimitsMs).tick()).toEqual(['t0']);
     });
 
-    test('sleeps for the time stated under the new limits when those refuse it too', () => {
-      const line = asleep(instant, returned(because), 0).at(2_000);
-      line.reconfigure({ l: { ceilingTag: '5.none' } });
-      line.at(2_100).settle('t0', returned('ceiling_minute', 3_000));
-      expect(wakesAt(line)).toBe(5_100);
-      expect(line.at(5_100).tick()).toEqual(['t0']);
-    });
-
     // Two replicas ask the ceiling: its refusal of one call is on its way to the bucket while the other call gives its slot back.
     test('does not sleep for a refusal that may be older than a slot that came back, but for the next one', () => {
       const line = new TestBucket(instant, plenty);
@@ -99,22 +91,6 @@ atOrigins('a sleeping lane', (instant) => {
   });
 });
 
-atOrigins('a reconfigured bucket', (instant) => {
-  test('creates no lane for settings of a lane that it does not know', () => {
-    const line = new TestBucket(instant, plenty);
-    line.reconfigure({ l: { ceilingTag: '9.9' } });
-    expect(line.bucket.lanes.size).toBe(0);
-  });
-
-  test('applies a changed cap of calls in flight to waiting calls at once', () => {
-    const line = new TestBucket(instant, { ...plenty, maxInFlight: 1 });
-    expect(line.enter(names(5))).toEqual(['t0']);
-    expect(line.reconfigure({ l: { maxInFlight: 3 } })).toEqual(['t1', 't2']);
-    line.reconfigure({ l: { maxInFlight: 1 } });
-    expect(['t0', 't1', 't2'].map((ticket) => line.settle(ticket, done))).toEqual([[], [], ['t3']]);
-  });
-});
-
 atOrigins('a refusal', (instant) => {
   test.each([
     ['ceiling_minute', returned('ceiling_minute')],
@@ -134,8 +110,8 @@ atOrigins('a refusal', (instant) => {
     ['requests_day', 'upstream_day'],
     ['tokens_day', 'upstream_day'],
   ] as const)('that is due to a full meter of %s names %s as what holds the call', (meter, heldBy) => {
-    const setting = { meters: [{ meter, limit: 1, windowMs: 60_000 }], learn: true, probe: 0 };
-    const line = new TestBucket(instant, { setting, costs: { [meter]: 1 }, maxWaitMs: 0 });
+    const meters = [{ meter, limit: 1, windowMs: 60_000 }];
+    const line = new TestBucket(instant, { meters, costs: { [meter]: 1 }, maxWaitMs: 0 });
     line.enter(['t0']);
     expect(line.admit('x')).toMatchObject({ reason: 'wait_too_long', heldBy });
   });

@@ -23,8 +23,7 @@ class Shop extends TestBucket {
 
 atOrigins('calls whose cost only a response states', (instant) => {
   const meters = [{ meter: 'cost', limit: 1_000, windowMs: 10_000 }] as const;
-  const setting = { meters, learn: true, probe: 0 };
-  const open = (): Shop => new Shop(instant, { setting, callClass: 'graphql', costs: { cost: guess } });
+  const open = (): Shop => new Shop(instant, { meters, callClass: 'graphql', costs: { cost: guess } });
 
   test('are charged the cost that another replica learned', () => {
     const shop = open();

@@ -1,6 +1,5 @@
 /** What a call is told of its wait, against when it really leaves. */
 import { expect, test } from '@jest/globals';
-import { sleep } from '../../../src/limiter/policy/lanes.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { done, names, TestBucket, throttled, unknown } from './scheduling.ts';
@@ -41,21 +40,6 @@ atOrigins('the forecast for a call', (instant) => {
     const [told, waited] = toldAndWaited(behind({ heavy: 1, light: 20, own: 4 }), { lane: 'own' }, refusing);
     // The two calls of the margin are one of the light lane and the fraction of one that a bucket gains while it is filled.
     expect(Math.abs(told - waited)).toBeLessThanOrEqual(2_000);
-  });
-
-  test('counts of each of many heavy lanes no more calls than wait there', () => {
-    const heavy = Object.fromEntries(names(70, 'heavy').map((name) => [name, 1]));
-    const waiting = behind({ ...heavy, light: 150, own: 4 });
-    const [told, waited] = toldAndWaited(waiting, { lane: 'own' }, { maxWaitMs: 0 });
-    expect(Math.abs(told - waited)).toBeLessThanOrEqual(2_000);
-  });
-
-  test('counts of a lane that sleeps no more calls than wait there', () => {
-    const line = behind({ heavy: 1, light: 20, own: 4 });
-    for (const name of ['heavy', 'light'])
-      sleep(line.bucket, line.lane(name), { because: 'ceiling_minute', until: instant(21_000) });
-    // Four calls of its own lane, one of the heavy lane, at most five of the light one, the call itself, and what the bucket keeps back.
-    expect(told(line)).toBeLessThanOrEqual(12_000);
   });
 
   // Guards a bug: a lane counted with its whole share however few of its calls its ceiling lets go, and others were refused for them.
@@ -171,20 +155,6 @@ atOrigins('the forecast for a call', (instant) => {
     }
   });
 
-  test('names the day when a daily meter takes longest', () => {
-    const meters = [{ meter: 'requests_day', limit: 1, windowMs: 86_400_000 }] as const;
-    const costs = { requests: 1, requests_day: 1 };
-    const line = new TestBucket(instant, {
-      setting: { meters, learn: true, probe: 0 },
-      costs,
-      maxWaitMs: 60_000,
-    });
-    line.enter(['a']);
-    const reply = line.admit('b');
-    expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'upstream_day' });
-    expect(reply.kind === 'refused' && reply.retryInMs).toBeGreaterThan(86_000_000);
-  });
-
   test.each([
     ['one small call, large ones elsewhere', 100, 0, 30_000, 4],
     ['many small calls, large ones elsewhere', 100, 99, 30_000, 4],
@@ -196,7 +166,7 @@ atOrigins('the forecast for a call', (instant) => {
       { meter: 'requests', limit: 500, windowMs: 60_000 },
       { meter: 'tokens', limit: 30_000, windowMs: 60_000 },
     ] as const;
-    const line = new TestBucket(instant, { setting: { meters, learn: true, probe: 0 } });
+    const line = new TestBucket(instant, { meters });
     const costs = (units: number) => ({ costs: { requests: 1, tokens: units } });
     line.enter(['full'], { lane: 'z', ...costs(30_000) });
     line.enter(names(calls, 'o'), { lane: 'other', ...costs(elsewhere) });
@@ -209,7 +179,7 @@ atOrigins('the forecast for a call', (instant) => {
   const ofTokens = (limit: number | null): TestBucket => {
     const meters = limit === null ? [] : [{ meter: 'tokens', limit, windowMs: 60_000 } as const];
     const probe = limit === null ? 1 : 0;
-    return new TestBucket(instant, { setting: { meters, learn: true, probe }, probe, maxWaitMs: 45_000 });
+    return new TestBucket(instant, { meters, probe, maxWaitMs: 45_000 });
   };
   const tokens = (units: number, lane = 'l'): AdmissionOptions => ({ lane, costs: { tokens: units } });
 

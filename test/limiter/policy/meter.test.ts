@@ -1,4 +1,4 @@
-/** One meter: its room, what comes back into it, what its limit is, and that its model is never below the upstream. */
+/** One meter: its room, what comes back into it, what its limit is. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import {
@@ -37,14 +37,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.roomIn(10, 0)).toBeLessThan(62_000);
   });
 
-  test('has room within a window when a call asked for everything before the limit was known', () => {
-    const timed = TimedMeter.unknown('requests', from);
-    timed.take(1e12, 0);
-    const stated = { ...report(30_000, 10, 60_000), level: { lowest: 9, highest: 10 } };
-    timed.respond(stated, timed.take(10, 0), { sentMs: 0, headMs: 20 });
-    expect(timed.roomIn(10, 20)).toBeLessThan(62_000);
-  });
-
   test('does not drain while the clock steps back', () => {
     const timed = stated(10, 1_000);
     timed.take(5, 100);
@@ -72,25 +64,10 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     },
   );
 
-  test('that was nearly empty pauses its drain only for the part that was used up', () => {
-    const timed = stated(600, 60_000);
-    timed.meter.level = 4;
-    timed.take(600, 0);
-    expect(restMs(timed.meter, from)).toBeCloseTo(maxLatenessMs - 400, 2);
-  });
-
   test('goes on draining when a response shows that the first call has arrived', () => {
     const timed = stated(600, 60_000);
     timed.respond(report(600, 1), timed.take(1, 0), { sentMs: 0, headMs: 40 });
     expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(minJitterMs);
-  });
-
-  test('gets back only the part of a reservation that has not drained', () => {
-    const timed = stated(2, 20_000);
-    const mark = timed.take(1, 0);
-    timed.take(1, 5_000);
-    timed.giveBack(mark, 0, 5_000);
-    expect(timed.meter.level).toBeGreaterThanOrEqual(1);
   });
 
   test('gets back a whole reservation while its drain is paused', () => {
@@ -127,49 +104,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     timed.respond(report(40, 2), second, { sentMs: 50, headMs: 60 });
     timed.respond(report(10, 1), first, { sentMs: 1, headMs: 70 });
     expect(timed.meter.limit).toBe(40);
-  });
-
-  /** The upstream of this test does what it states and has no other users. */
-  test('is never below the level of an upstream without other users, in any order of responses', () => {
-    const call = fc.record({
-      gapMs: fc.constantFrom(0, 0, 1, 7, 30, 400),
-      wayMs: fc.double({ min: 0, max: 24, noNaN: true }),
-      backMs: fc.constantFrom(0, 5, 60, 900),
-    });
-    const windowMs = 10_000;
-    fc.assert(
-      fc.property(
-        fc.constantFrom(2, 5, 20),
-        fc.array(call, { minLength: 1, maxLength: 40 }),
-        (limit, calls) => {
-          const timed = stated(limit, windowMs);
-          const sent: { at: number; mark: MeterMark; sentMs: number; headMs: number }[] = [];
-          let now = 0;
-          for (const { gapMs, wayMs, backMs } of calls) {
-            now += gapMs;
-            if (timed.roomIn(1, now) > 0) continue;
-            const at = now + wayMs;
-            sent.push({ at, mark: timed.take(1, now), sentMs: now, headMs: at + backMs });
-          }
-          let [used, then] = [0, 0];
-          const drained = (ms: number): number => ((ms - then) * limit) / windowMs;
-          const responses = sent
-            .toSorted((one, other) => one.at - other.at)
-            .map((call) => {
-              used = Math.max(0, used - drained(call.at)) + 1;
-              then = call.at;
-              expect(used).toBeLessThanOrEqual(limit + 1e-6);
-              return { ...call, used };
-            });
-          const end = Math.max(now, ...responses.map(({ headMs }) => headMs));
-          for (const { mark, sentMs, headMs, used } of responses.toSorted((a, b) => a.headMs - b.headMs))
-            if (headMs >= now) timed.respond(report(limit, used), mark, { sentMs, headMs });
-          drain(timed.meter, from + end);
-          expect(timed.meter.level).toBeGreaterThanOrEqual(used - drained(end) - 1e-5);
-        },
-      ),
-      { numRuns: 500 },
-    );
   });
 });
 
@@ -230,30 +164,6 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
     expect(timed.meter.limit).toBe(expected);
     timed.state(minute(50), 20, false);
     expect(timed.meter.limit).toBe(50);
-  });
-
-  test('is unknown when the only stated one is removed, so that no call is delayed', () => {
-    const quota = { limit: 2, windowMs: 86_400_000 };
-    const timed = TimedMeter.stated(quota, from);
-    timed.fill(2, 0);
-    expect(timed.roomIn(1, 10)).toBeGreaterThan(3_600_000);
-    timed.state(null, 10);
-    expect(timed.roomIn(1, 10)).toBe(0);
-    timed.state(quota, 20);
-    expect(timed.roomIn(1, 20)).toBeGreaterThan(3_600_000);
-  });
-
-  test('changes its window when only the stated window changes', () => {
-    const timed = TimedMeter.stated({ limit: 60, windowMs: 60_000 }, from);
-    timed.state({ limit: 60, windowMs: 1_000 }, 10);
-    expect(timed.meter.windowMs).toBe(1_000);
-  });
-
-  test('lowers the level to at most full when it is lowered', () => {
-    const timed = TimedMeter.stated(minute(600), from);
-    timed.take(500, 0);
-    timed.state(minute(60), 10);
-    expect(timed.roomIn(1, 10)).toBeLessThanOrEqual(2_100);
   });
 
   test.each([

@@ -4,12 +4,13 @@ import fc from 'fast-check';
 import type { Costs } from '../../../src/call.ts';
 import { replicaId, ticketId } from '../../../src/ids.ts';
 import { drain } from '../../../src/limiter/policy/meter.policy.ts';
-import { maxPerPump, replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
+import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
 import { serviceCost } from '../../../src/limiter/policy/costs.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs } from '../../../src/limiter/policy/admit.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { call, done, dropped, names, returned, TestBucket, throttled, unknown } from './scheduling.ts';
+import { report } from './metering.ts';
+import { call, done, dropped, names, returned, TestBucket, throttled } from './scheduling.ts';
 
 const killed = replicaId('killed');
 const wide = { limit: 100 };
@@ -38,27 +39,16 @@ atOrigins('a refusal', (instant) => {
       }),
     );
   });
-
-  test('comes at once when the wait is longer than the call has, or its lane is full', () => {
-    const line = new TestBucket(instant);
-    line.enter(names(12));
-    expect(line.admit('x', { maxWaitMs: 100 })).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
-    expect(line.admit('y', { maxQueued: 2 })).toMatchObject({ kind: 'refused', reason: 'queue_full' });
-    expect(line.admit('z', { maxQueued: 4 }).kind).toBe('queued');
-  });
 });
 
 atOrigins('a repeated operation', (instant) => {
-  test('enters a ticket once', () => {
+  test('enters a ticket once, cancels a waiting one once and a granted one never, and settles a lease once', () => {
     const line = new TestBucket(instant);
     line.enter(names(12));
     expect([line.admit('t11').kind, line.admit('t0').kind]).toEqual(['queued', 'granted']);
-    expect(line.bucket.waiting).toBe(2);
-  });
-
-  test('settles a lease once', () => {
-    const line = new TestBucket(instant);
-    line.enter(names(5));
+    for (const ticket of ['t11', 't11', 't0']) line.cancel(ticket);
+    expect(line.bucket.waiting).toBe(1);
+    expect(line.bucket.leases.has(line.leaseOf('t0'))).toBe(true);
     line.settle('t0', dropped);
     const after = stateOf(line);
     line.settle('t0', dropped);
@@ -66,45 +56,9 @@ atOrigins('a repeated operation', (instant) => {
     line.slotTaken('t0', { slots: 0, nextSlotMs: 9_000 });
     expect(stateOf(line)).toBe(after);
   });
-
-  test('cancels a waiting ticket once and leaves a granted one alone', () => {
-    const line = new TestBucket(instant);
-    line.enter(names(12));
-    for (const ticket of ['t11', 't11', 't0']) line.cancel(ticket);
-    expect(line.bucket.waiting).toBe(1);
-    expect(line.bucket.leases.has(line.leaseOf('t0'))).toBe(true);
-  });
-});
-
-atOrigins('one pump', (instant) => {
-  test('does a bounded amount of work and asks to run again at once', () => {
-    const line = new TestBucket(instant, { limit: 1_000, windowMs: 1_000, maxInFlight: 1 });
-    line.enter(names(301));
-    line.lane().maxInFlight = null;
-    line.at(2_000);
-    const left = line.settle('t0');
-    for (let rounds = 0; line.bucket.waiting > 0 && rounds < 10; rounds += 1) {
-      const granted = line.tick();
-      expect(granted.length).toBeLessThanOrEqual(maxPerPump);
-      if (line.bucket.waiting > 0) expect(line.nextAt).toBe(line.now);
-      left.push(...granted);
-      line.ms += 1;
-    }
-    expect(left).toEqual(names(301).slice(1));
-  });
 });
 
 atOrigins('a lane', (instant) => {
-  test('grants by urgency, then arrival, and a call that comes back keeps its position', () => {
-    const line = new TestBucket(instant, serial);
-    line.enter(['t0', 'a', 'b']);
-    line.enter(['u'], { urgency: 0 });
-    line.settle('t0', throttled(50, { requeue: true }));
-    const order: string[] = [];
-    for (let [next] = line.at(1_100).pump(); next !== undefined; [next] = line.settle(next)) order.push(next);
-    expect(order).toEqual(['u', 't0', 'a', 'b']);
-  });
-
   test('grants by arrival, whichever call was entered first', () => {
     const line = new TestBucket(instant, serial);
     line.enter(['t0', 't1']);
@@ -138,33 +92,12 @@ atOrigins('a lane', (instant) => {
     expect(line.admitAs(again)).toMatchObject({ kind: 'queued', ahead: 0, order });
   });
 
-  test('at its cap waits for a lease to end or, when its call is lost, to expire', () => {
-    const line = new TestBucket(instant, serial);
-    line.enter(names(2));
-    expect(line.at(2_000).settle('t0', unknown)).toEqual([]);
-    expect(line.at(16_999).tick()).toEqual([]);
-    expect(line.at(17_000).pump()).toEqual(['t1']);
-  });
-
   test('has no more grants outstanding than slots are left under its ceiling', () => {
     const line = new TestBucket(instant, wide);
     line.enter(['t0']);
     line.slotTaken('t0', { slots: 2, nextSlotMs: 5_000 });
     expect(line.enter(['x1', 'x2', 'x3'])).toEqual(['x1', 'x2']);
     expect(line.slotTaken('x2', null)).toEqual(['x3']);
-  });
-
-  test('sleeps when the last slot is taken, and wakes when one is free', () => {
-    const line = new TestBucket(instant, wide);
-    line.enter(['t0']);
-    line.slotTaken('t0', { slots: 0, nextSlotMs: 5_000 });
-    const nextAt = instant(6_000);
-    expect(line.at(1_500).admit('x')).toMatchObject({
-      kind: 'queued',
-      forecastMs: 4_500,
-      effects: { nextAt },
-    });
-    expect(line.at(6_000).tick()).toEqual(['x']);
   });
 
   test.each([
@@ -179,20 +112,6 @@ atOrigins('a lane', (instant) => {
 });
 
 atOrigins('a replica that is not heard of any more', (instant) => {
-  test('leaves no waiting calls behind after its life, and those of others stay', () => {
-    const line = new TestBucket(instant);
-    line.bucket.closedUntil = instant(60_000);
-    for (let at = 0; at < 100; at += 1) {
-      line.enter([`k${at}`], { lane: `l${at % 3}` }, killed);
-      line.enter([`r${at}`], { lane: `l${at % 3}` });
-    }
-    line.at(1_000 + replicaLifeMs).tick();
-    expect([line.bucket.waiting, line.forecast('r0')?.ahead]).toEqual([200, 1]);
-    line.at(1_001 + replicaLifeMs).tick();
-    expect([line.bucket.waiting, line.forecast('r0')?.ahead]).toEqual([100, 0]);
-    expect(line.nextAt).toBe(instant(60_000));
-  });
-
   test('is forgotten, also one of which no call waits', () => {
     const line = new TestBucket(instant);
     line.bucket.closedUntil = instant(60_000);
@@ -228,19 +147,6 @@ atOrigins('a bucket', (instant) => {
     expect(line.at(1_300).settle('a')).toEqual(['c', 'd', 'e']);
   });
 
-  test('shares by weight, and makes a workspace that joins wait one round at most', () => {
-    const line = new TestBucket(instant, { limit: 1, windowMs: 10 });
-    line.enter(names(200, 'a'), { lane: 'a', weight: 3 });
-    line.enter(names(200, 'b'), { lane: 'b', weight: 1 });
-    const order: string[] = [];
-    for (line.ms = 1_100; order.length < 80; line.ms += 20) order.push(...line.tick());
-    expect(Math.abs(order.filter((id) => id.startsWith('a')).length - 60)).toBeLessThanOrEqual(2);
-    line.enter(['new'], { lane: 'c' });
-    const next: string[] = [];
-    for (line.ms = 4_000; !next.includes('new'); line.ms += 20) next.push(...line.tick());
-    expect(next.length).toBeLessThanOrEqual(1 + 3 + 1 + 1);
-  });
-
   test('makes a workspace that joins wait one round at most, however many grants others return', () => {
     const line = new TestBucket(instant, { limit: 4, windowMs: 40_000 });
     line.enter(names(7, 'a'), { lane: 'a' });
@@ -261,13 +167,7 @@ atOrigins('a bucket', (instant) => {
     line.enter(['a'], { costs: { requests: 50 } });
     line.at(1_100).settle('a');
     line.at(9_000).enter(['b'], { callClass: 'graphql', costs: { cost: 1 } });
-    const meter = {
-      meter: 'requests',
-      limit: 100,
-      windowMs: 1_000_000,
-      level: { lowest: 0, highest: 0 },
-    } as const;
-    line.at(9_050).settle('b', done, line.lesson({ meters: [meter] }, 9_000));
+    line.at(9_050).settle('b', done, line.lesson({ meters: [report(100, 0, 1_000_000)] }, 9_000));
     expect(line.meter().level).toBeGreaterThan(48);
   });
 });
@@ -278,7 +178,7 @@ atOrigins('the service cost of a call', (instant) => {
     { meter: 'requests', limit: 500, windowMs },
     { meter: 'tokens', limit: 30_000, windowMs },
   ] as const;
-  const open = (): TestBucket => new TestBucket(instant, { setting: { meters, learn: true, probe: 0 } });
+  const open = (): TestBucket => new TestBucket(instant, { meters });
   const line = open();
   line.enter(['a'], { costs: { requests: 1, tokens: 1, requests_day: 1 } });
   Object.assign(line.meter('requests_day'), { limit: 10, windowMs: 86_400_000 });
