@@ -72,7 +72,7 @@ test('a call that could not have left in time hears of its refusal, and takes no
   expect(await Promise.all(sent.map(answer))).toEqual(['send 0 s', 'wait 2 s', 'refuse 4 s']);
   await pass(2_500);
   expect(story()).toEqual(['a send 0 s', 'c refuse 4 s', 'b wait 2 s']);
-  expect(reckoned[0]?.[1]).toMatchObject({ code: 'wait_too_long' });
+  expect(reckoned[1]?.[1]).toMatchObject({ code: 'wait_too_long' });
   expect(await answer(await send('d'))).toBe('wait 1.5 s');
 });
 
