@@ -97,10 +97,11 @@ function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): Ord
 
 /** Where a call of this admission would stand. */
 function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePosition {
-  const { lane: key, ticket: id, order, caller, costs, weight, maxInFlight, perMinute, kept } = admission;
+  const { lane: key, ticket: id, order, caller, kept } = admission;
   const lane = bucket.lanes.get(key);
   const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
-  return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
+  const { costs, document, weight, maxInFlight, perMinute } = admission;
+  return { lane, key, costs, document, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
 }
 
 /** A call that has not entered its lane yet. */

@@ -189,6 +189,8 @@ export interface Bucket extends Turns {
   readonly replicas: SortedNames<ReplicaId>;
   /** What documents cost, in points, as responses stated it; what was learned last comes last. */
   readonly documents: Map<string, number>;
+  /** What a document cost on average that nobody had asked for before; `null` = no response has stated a cost. */
+  unseenPoints: number | null;
   learn: boolean;
   probe: number;
   /** Leases over all lanes at most, as configuration states; `null` = any number. */
@@ -230,6 +232,7 @@ export function createBucket(probe: number, now: number): Bucket {
     asleep: new SortedNames(),
     replicas: new SortedNames(),
     documents: new Map(),
+    unseenPoints: null,
     learn: true,
     probe,
     maxInFlight: null,

@@ -91,28 +91,45 @@ export function sumCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -
 /** Documents remembered per bucket; the one of which nothing was learned for longest is forgotten first. */
 export const maxDocuments = 1_000;
 
-/** What a call that asks for the document costs, as far as known, of every window that the bucket has. */
-export function knownCosts({ documents, meters }: Bucket, costs: Costs, document: string | null): Costs {
-  const points = document === null ? undefined : documents.get(document);
+/** Of what new documents turned out to cost the latest counts as this part of the mean. */
+const newestShare = 1 / 8;
+
+/** True when no response has stated what the document costs. */
+export const isUnseen = ({ documents }: Bucket, document: string | null): document is string =>
+  document !== null && !documents.has(document);
+
+/**
+ * What a call that asks for the document costs, as far as known, of every window that the bucket has. What nobody has asked for yet is
+ * guessed at no more than new documents turned out to cost.
+ */
+export function knownCosts(bucket: Bucket, costs: Costs, document: string | null): Costs {
+  const { documents, meters, unseenPoints } = bucket;
+  const guess = unseenPoints === null ? undefined : Math.min(unseenPoints, costs.cost ?? 0);
+  const points = document === null ? undefined : (documents.get(document) ?? guess);
   let known = points === undefined ? costs : { ...costs, cost: points };
   for (const name of requestWindows)
     if (meters.has(name) && costs.requests !== undefined) known = { ...known, [name]: costs.requests };
   return known;
 }
 
-/** A response stated what a document costs, in points: calls that wait count with that from now on. */
+/** A response stated what a document costs, in points: calls that wait count with that from now on, and new documents with the mean. */
 export function learnDocument(bucket: Bucket, document: string, points: number): void {
   const { documents, tickets, lanes } = bucket;
-  if (documents.get(document) !== points)
-    for (const ticket of tickets.values()) {
-      const lane = lanes.get(ticket.lane);
-      if (ticket.document !== document || ticket.lease !== null || lane === undefined) continue;
-      subtractCosts(bucket, lane, ticket.costs);
-      ticket.costs = cappedCosts(bucket, { ...ticket.costs, cost: points });
-      addCosts(bucket, lane, ticket.costs);
-    }
+  const before = documents.get(document);
+  const mean = bucket.unseenPoints ?? points;
+  if (before === undefined) bucket.unseenPoints = mean + (points - mean) * newestShare;
   documents.delete(document);
   documents.set(document, points);
   const [oldest] = documents.keys();
   if (documents.size > maxDocuments && oldest !== undefined) documents.delete(oldest);
+  if (before === points) return;
+  for (const ticket of tickets.values()) {
+    const lane = lanes.get(ticket.lane);
+    if (ticket.document === null || ticket.lease !== null || lane === undefined) continue;
+    const isDearer = (ticket.costs.cost ?? 0) > (bucket.unseenPoints ?? 0);
+    if (ticket.document !== document && !isDearer) continue;
+    subtractCosts(bucket, lane, ticket.costs);
+    ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
+    addCosts(bucket, lane, ticket.costs);
+  }
 }

@@ -63,6 +63,8 @@ export interface LanePosition {
   /** The lane's name, also when there is no lane yet. */
   readonly key: LaneKey;
   readonly costs: Costs;
+  /** As of a ticket. While no document's cost is known, points are guesses, which alone make nobody wait. */
+  readonly document: string | null;
   readonly weight: number;
   readonly maxInFlight: number | null;
   /** The workspace's ceiling; `null` = none per minute. */
@@ -257,10 +259,11 @@ function needsOf(
   { position, reserved }: Pick<Behind, 'position' | 'reserved'>,
   others: readonly OthersAhead[],
 ): Needed[] {
-  const { costs } = position;
+  const { costs, document } = position;
   const inLane = costsAhead(bucket, position);
   const needs: Needed[] = [];
   for (const name of meterNames) {
+    if (name === 'cost' && document !== null && bucket.unseenPoints === null) continue;
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call or one of these takes from it.
     let ahead = waitingUnits(bucket, inLane, name) + (reserved?.units.get(name) ?? 0);
@@ -508,10 +511,11 @@ export function positionOf(bucket: Bucket, id: TicketId, serviceMs = 0): LanePos
   const lane = bucket.lanes.get(ticket.lane);
   if (lane === undefined) return null;
   const { key, weight, maxInFlight, perMinute } = lane;
-  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const { document, order, reservation } = ticket;
+  const costs = knownCosts(bucket, ticket.costs, document);
   const ahead = callsAhead(bucket, lane, ticket);
-  const own = ticket.reservation?.id ?? null;
-  return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order: ticket.order, own, serviceMs };
+  const own = reservation?.id ?? null;
+  return { lane, key, costs, document, weight, maxInFlight, perMinute, ahead, order, own, serviceMs };
 }
 
 /**

@@ -13,7 +13,7 @@ import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../.
 import type { Bucket, Reservation, Ticket } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { costEntries } from './meter.policy.ts';
-import { serviceCost } from './costs.policy.ts';
+import { isUnseen, serviceCost } from './costs.policy.ts';
 
 /** What the estimate of a call's costs may grow by until its client comes back, as a share, without the call being a larger one. */
 const estimateGrowth = 0.1;
@@ -31,17 +31,20 @@ interface Returning {
   readonly reservation?: TicketId;
   readonly lane: LaneKey;
   readonly costs: Costs;
+  readonly document: string | null;
 }
 
 /** What the call comes back for; `null` = nothing is kept for it, or it takes more than is kept. */
 export function reservationOf(
   bucket: Bucket,
-  { reservation: id, lane, costs }: Returning,
+  { reservation: id, lane, costs, document }: Returning,
   now: number,
 ): Reservation | null {
   const kept = id === undefined ? undefined : bucket.reservations.get(id);
   if (kept === undefined || kept.lane !== lane || kept.ticket !== null || kept.until < now) return null;
-  const isLarger = costEntries(costs).some(
+  // A guess may have grown by more, and the call is the same.
+  const stated = isUnseen(bucket, document) ? { ...costs, cost: 0 } : costs;
+  const isLarger = costEntries(stated).some(
     ([name, units]) => units > (kept.costs[name] ?? 0) * (1 + estimateGrowth),
   );
   return isLarger ? null : kept;

@@ -3,7 +3,7 @@ import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
 import { maxDocuments } from '../../../src/limiter/policy/costs.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { done, TestBucket } from './scheduling.ts';
+import { done, names, TestBucket } from './scheduling.ts';
 
 const guess = 50;
 const other = replicaId('other');
@@ -11,9 +11,10 @@ const document = 'd';
 
 /** A bucket of 1,000 points, of which 100 come back each second; every call is guessed at 50. */
 class Shop extends TestBucket {
-  /** The response states so many points. Returns who may leave now. */
-  ends(ticket: string, points: number): string[] {
-    return this.settle(ticket, done, this.lesson({ requestedCost: points }));
+  /** The response states so many points, and what was charged. Returns who may leave now. */
+  ends(ticket: string, points: number, charged?: number): string[] {
+    const spent = charged === undefined ? null : { cost: charged };
+    return this.settle(ticket, { ...done, spent }, this.lesson({ requestedCost: points }));
   }
 
   get level(): number {
@@ -62,6 +63,42 @@ atOrigins('calls whose cost only a response states', (instant) => {
     expect(shop.enter(['b'], { document })).toEqual([]);
     expect([...shop.run(2_000).keys()]).toEqual(['b']);
     expect(shop.level).toBeLessThanOrEqual(1_000);
+  });
+
+  // 40 points, of which 2 come back each second; a new document is guessed at 50.
+  const small = { meters: [{ meter: 'cost', limit: 40, windowMs: 20_000 }], learn: true, probe: 0 } as const;
+  const opened = (maxInFlight: number | null = null): Shop =>
+    new Shop(instant, {
+      setting: small,
+      callClass: 'graphql',
+      costs: { cost: guess },
+      maxInFlight,
+      maxWaitMs: 75_000,
+    });
+
+  test.each([null, 1])(
+    'and that are all new to a small bucket are not refused for a guess, with %s in flight',
+    (most) => {
+      const shop = opened(most);
+      const left: string[] = [];
+      for (const at of names(12).keys()) left.push(...shop.enter([`t${at}`], { document: `d${at}` }));
+      expect(left).toEqual(['t0']);
+      left.push(...shop.ends('t0', 3, 2));
+      expect(shop.forecast('t11')?.waitMs ?? 0).toBe(0);
+      for (const ticket of names(12).slice(1)) left.push(...shop.ends(ticket, 3, 2));
+      expect(left).toEqual(names(12));
+    },
+  );
+
+  test('and that are new are refused by what new ones have cost on average', () => {
+    const shop = opened();
+    shop.enter(['a'], { document: 'a' });
+    shop.ends('a', 8, 8);
+    // 32 points are left for four of them, and 8 come back in 4 s.
+    const kinds = names(12).map((ticket) => shop.admit(ticket, { document: ticket, maxWaitMs: 15_000 }).kind);
+    expect(kinds.filter((kind) => kind === 'granted')).toHaveLength(4);
+    expect(kinds.filter((kind) => kind === 'queued')).toHaveLength(3);
+    expect(shop.admit('late', { document: 'late', maxWaitMs: 15_000 })).toMatchObject({ kind: 'refused' });
   });
 
   test('are remembered for a thousand documents, those learned last', () => {

@@ -6,7 +6,7 @@ import { reserve } from '../../../src/limiter/policy/admit.policy.ts';
 import type { Reserved } from '../../../src/limiter/limiter.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { call, names, returned, TestBucket, throttled } from './scheduling.ts';
+import { call, done, names, returned, TestBucket, throttled } from './scheduling.ts';
 
 const lastsMs = 10_000;
 /** Behind those that were admitted at the same time, before those that are admitted a millisecond later. */
@@ -105,6 +105,20 @@ atOrigins('a reservation', (instant) => {
     // One a second behind it, and the one that it held back as soon as it ends.
     expect(left.filter((at) => at <= from + lastsMs)).toHaveLength(10);
     expect(left.filter((at) => at <= from + lastsMs + 200)).toHaveLength(11);
+  });
+
+  test('is of use to a call whose cost is guessed, also where that guess has risen', () => {
+    const line = full().at(10_000);
+    const asking = (document: string) => ({ costs: { requests: 1, cost: 50 }, document });
+    const learn = (document: string, requestedCost: number): string[] =>
+      line.settle(document, done, line.lesson({ requestedCost }));
+    line.enter(['d1'], asking('d1'));
+    line.enter(['d2'], asking('d2'));
+    learn('d1', 3);
+    line.enter(names(2));
+    const { id, from } = line.keep('a', asking('new'));
+    learn('d2', 600);
+    expect(line.at(from).back(id, 'a2', asking('new')).kind).toBe('granted');
   });
 
   test('is of no use twice, in another lane, or for a larger call', () => {
