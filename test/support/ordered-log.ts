@@ -111,11 +111,22 @@ export class LogEnd<Event> implements Log<Event> {
   /** Reads the log from its beginning. */
   rejoin(kept: number): void {
     if (this.#place !== 'joined') return;
+    this.#readAgain();
+    this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
+  }
+
+  /** The log goes away when it has been read again and is not joined yet. */
+  goAwayRejoining(): void {
+    this.#place = 'joined';
+    this.#readAgain();
+    this.goAway();
+  }
+
+  #readAgain(): void {
     this.#next = [];
     this.#read = 0;
     this.#follower?.onRestore(null);
     this.read();
-    this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
   }
 
   read(): void {

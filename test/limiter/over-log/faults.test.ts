@@ -386,6 +386,14 @@ describe('while the log is away, with whenDown: local', () => {
     expect(c.leasesLost).toEqual(['unavailable', 'unavailable']);
   });
 
+  test('a grant that was found in the log just before is not used in a serialized lane, which waits one lease', async () => {
+    await oneBehindTheOther(a, c);
+    c.end().stop();
+    await a.settle('first');
+    c.end().goAwayRejoining();
+    await waitsFor(leaseMs, c.granted, [], ['second']);
+  });
+
   test.each([
     ['lowers its cap to one', 1, [], ['1'], ['1', '2']],
     ['raises its cap', 3, [], ['1', '2', '3'], ['1', '2', '3']],
