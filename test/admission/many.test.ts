@@ -133,19 +133,6 @@ describe('very many waiting calls', () => {
     expect(checks).toBeLessThan(2 * calls + 20 * few);
   });
 
-  test('are not checked once for each of many more urgent calls', async () => {
-    const { enter, enterAll, checksDuring, rest } = counted();
-    // The ceiling holds the last of them, in time.
-    const held = { perMinute: calls - few, maxWaitMs: 90_000 };
-    enterAll(held);
-    await rest(1_500);
-    let checks = 0;
-    for (let n = 0; n < few; n += 1)
-      checks += await checksDuring(() => enter(`urgent${n}`, { urgency: 0, ...held }));
-    expect(checks).toBeGreaterThan(calls);
-    expect(checks).toBeLessThan(20 * (calls + few));
-  });
-
   test('in buckets of their own under one ceiling are refused at once where it has no slot in time, and checked a few times each', async () => {
     const { clock, enter, ends, checksDuring } = counted();
     const checks = await checksDuring(() => {

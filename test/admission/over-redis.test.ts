@@ -5,10 +5,9 @@ import { edgeOf } from '../../src/admission/ceiling-gate.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import { ceilingKey } from '../../src/ids.ts';
-import { admission } from '../support/admission.ts';
 import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { VirtualRedis } from '../support/virtual-redis.ts';
-import { dropped, succeeded } from './world.ts';
+import { dropped } from './world.ts';
 
 let redis: VirtualRedis;
 const replicas: { close(): Promise<void> }[] = [];
@@ -171,37 +170,6 @@ test.each([2, 40, 80, 220, 400])(
   },
 );
 
-test('a refusal takes no script call, and at most one where a ceiling is asked for its time', async () => {
-  redis = new VirtualRedis();
-  const { enter, limiter } = await replica();
-  const full = { bucket: 'full', limit: 1, windowMs: 60_000 };
-  const first = await replied(
-    limiter.admit(admission('first', { ...full, arrivedAt: redis.clock.monotonic() })),
-  );
-  if (first.kind !== 'granted') throw new Error('not granted');
-  await replied(limiter.settle(first.grant, succeeded, null));
-  let scripts = 0;
-  const { server } = redis;
-  const execute = server.execute.bind(server);
-  server.execute = (command, words) => {
-    scripts += Number(command.startsWith('sluice_'));
-    return execute(command, words);
-  };
-  /** The smallest number of five refusals: a tick falls into some of them. */
-  const scriptsOf = async (options: CallOptions): Promise<number> => {
-    const each: number[] = [];
-    for (let at = 0; at < 5; at += 1) {
-      scripts = 0;
-      const refused = failureOf(enter(`refused ${at}`, options));
-      expect(await replied(refused, 10)).toMatchObject({ code: 'wait_too_long' });
-      each.push(scripts);
-    }
-    return Math.min(...each);
-  };
-  expect(await scriptsOf(full)).toBe(0);
-  expect(await scriptsOf({ ...full, perMinute: 10 })).toBeLessThanOrEqual(1);
-});
-
 describe('a slot that is given back', () => {
   const options = { perMinute: 1, maxWaitMs: 75_000 };
 
@@ -220,21 +188,5 @@ describe('a slot that is given back', () => {
     leased.settle(dropped, null);
     await redis.pass(1_000);
     expect((sentAt() ?? Infinity) - backAt).toBeLessThan(50);
-  });
-
-  test('costs who gives it one round trip, without the message to other replicas', async () => {
-    redis = new VirtualRedis();
-    const [one, two] = [await replica('one'), await replica('two')];
-    await redis.pass(3_000);
-    redis.toMs = redis.fromMs = 10;
-    const ceiling = { key: ceilingKey('w'), perMinute: 1, perDay: null };
-    const heard: string[] = [];
-    two.ceilings.listen((key) => heard.push(key));
-    const taken = await replied(one.ceilings.take(ceiling));
-    if (taken.kind !== 'taken') throw new Error('no slot');
-    const from = redis.clock.monotonic();
-    const giving = one.ceilings.giveSlotBack(ceiling, taken.slot).then(() => redis.clock.monotonic() - from);
-    expect(await replied(giving)).toBe(20);
-    expect(heard).toEqual(['w']);
   });
 });

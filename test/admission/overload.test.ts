@@ -21,9 +21,6 @@ interface Load {
   readonly calls: number;
   readonly everyMs: number;
   readonly maxWaitMs: number;
-  /** Lane (each in a bucket of its own) and urgency of the n-th call. */
-  readonly lane?: (n: number) => string;
-  readonly urgency?: (n: number) => number;
   /** Refuse nobody before its wait is over: what is sent then is the most that can be. */
   readonly isBlind?: boolean;
 }
@@ -36,7 +33,7 @@ const blind: Pick<Ceilings, 'forecast'> = {
 };
 
 async function overload(load: Load) {
-  const { calls, everyMs, maxWaitMs, perMinute, lane = () => 'l', urgency = () => 3 } = load;
+  const { calls, everyMs, maxWaitMs, perMinute } = load;
   const { clock, queues, commands } = await (load.replicas === 0 ? embedded(load) : overRedis(load));
   const startMs = clock.monotonic() + 3_000;
   /** `how`: `sent`, or the code of the refusal. */
@@ -56,13 +53,8 @@ async function overload(load: Load) {
   for (let n = 0; n < calls; n += 1) {
     const at = startMs + n * everyMs;
     clock.outside(at, () => {
-      const asked = { bucket: `b-${lane(n)}`, lane: lane(n), urgency: urgency(n), perMinute, maxWaitMs };
-      const entering = callOf(clock, `c${n}`, {
-        limit: 100_000,
-        windowMs: 60_000,
-        maxQueued: 1_000,
-        ...asked,
-      });
+      const limits = { limit: 100_000, windowMs: 60_000, maxQueued: 1_000 };
+      const entering = callOf(clock, `c${n}`, { ...limits, perMinute, maxWaitMs });
       void follow(n, entering).then((how) => ends.push({ n, how, waitedMs: clock.monotonic() - at }));
     });
   }
@@ -143,23 +135,6 @@ describe.each([0, 1, 3])(
         expect(checked.late.length).toBeLessThanOrEqual(2);
       },
     );
-
-    test('serves two lanes under one ceiling in rotation', async () => {
-      const lane = (n: number): string => `l${Math.floor(n / Math.max(1, replicas)) % 2}`;
-      const { sent, late, ends } = await overload({ ...load, lane });
-      expect(sent).toBe(maxSent);
-      // The first call of a lane learns only from the ceiling that there is no slot.
-      expect(late.length).toBeLessThanOrEqual(10);
-      const ofFirst = ends.filter(({ n, how }) => how === 'sent' && lane(n) === 'l0').length;
-      expect(Math.abs(ofFirst - maxSent / 2)).toBeLessThanOrEqual(20);
-    });
-
-    test('refuses calls as soon as more urgent calls of their replica make them too late', async () => {
-      const { sent, late } = await overload({ ...load, urgency: (n) => (n % 5 === 0 ? 1 : 3) });
-      expect(sent).toBe(maxSent);
-      const waitedOut = late.filter(({ waitedMs }) => waitedMs >= load.maxWaitMs);
-      expect(waitedOut.length).toBeLessThanOrEqual(replicas === 3 ? 30 : 5);
-    });
   },
 );
 

@@ -8,7 +8,7 @@ import { callOf, embeddedQueue, settingsOf, type CallOptions } from '../support/
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
 import { withMethods } from '../support/with-methods.ts';
-import { metered, names, succeeded, throttled, world as worldOf } from './world.ts';
+import { metered, names, succeeded, world as worldOf } from './world.ts';
 
 const dayMs = 86_400_000;
 const world = (originMs = 0, takesMs = 0) =>
@@ -52,26 +52,6 @@ describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
     ['of the day that removes it lets all go', 7, day, [1_000, 2], { perDay: null }, [1_000, 7]],
   ])('%s', (...each) => reloaded(ms, each));
 
-  test('of the minute that removes it while a call takes the last slot lets all waiting calls go', async () => {
-    const { enter, pass, reload, story } = world(ms, 80);
-    for (const id of names(8)) enter(id, two);
-    await pass(40);
-    reload({ perMinute: null });
-    await pass(1_000);
-    expect(story).toEqual(names(8));
-  });
-
-  test('of the minute that raises and lowers it again and again lets no more go than the higher limit allows', async () => {
-    const { enter, pass, reload, story } = world(ms);
-    for (const id of names(30)) enter(id, { perMinute: 3, maxWaitMs: 3_600_000 });
-    for (let at = 0; at < 20; at += 1) {
-      await pass(100);
-      reload({ perMinute: at % 2 === 0 ? 6 : 3 });
-    }
-    await pass(50_000);
-    expect(story).toEqual(names(6));
-  });
-
   test('of the minute that lowers it refuses calls that are too late now, although another reason holds them', async () => {
     const { enter, pass, reload, story, refusals } = world(ms);
     for (const id of names(4)) enter(id, { perMinute: 10, maxInFlight: 1, maxWaitMs: 100_000 });
@@ -93,38 +73,6 @@ describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
     await pass(1);
     expect(story).toEqual(['c0', 'c3 wait_expired']);
     expect(refusals.get('c3')?.retryInMs).toBeGreaterThan(3 * 60_000 - 1_000);
-  });
-
-  test('of the day that lowers it below what was sent holds waiting calls and refuses new ones', async () => {
-    const { enter, pass, reload, story, refusals } = world(ms);
-    for (const id of names(7)) enter(id, { ...day, perDay: 5 });
-    await pass(1_000);
-    expect(story).toHaveLength(5);
-    reload({ perDay: 3 });
-    await pass(120_000);
-    expect(story).toHaveLength(5);
-    for (const id of ['x', 'y']) enter(id, { perDay: 3 });
-    await pass(1);
-    expect(story.slice(5)).toEqual(['x day_quota_exhausted', 'y day_quota_exhausted']);
-    expect(refusals.get('x')?.heldBy).toBe('ceiling_day');
-  });
-
-  test('of the day that raises it lets a call go that is being refused, and new ones although none waited', async () => {
-    const { enter, pass, reload, story } = world(ms, 80);
-    for (const id of ['a', 'b']) enter(id, day);
-    await pass(1_000);
-    enter('c', day);
-    await pass(40);
-    reload({ perDay: 3 });
-    await pass(1_000);
-    expect(story).toEqual(['a', 'b', 'c']);
-    enter('d', { perDay: 3 });
-    await pass(1_000);
-    for (const id of ['e', 'f', 'g']) {
-      enter(id, { perDay: 5 });
-      await pass(1_000);
-    }
-    expect(story.slice(3)).toEqual(['d day_quota_exhausted', 'e', 'f', 'g day_quota_exhausted']);
   });
 });
 
@@ -183,18 +131,6 @@ describe('a reload of other limits', () => {
     },
   );
 
-  test('does not count calls that it refuses as ahead of those behind them', async () => {
-    const { enter, pass, reload, story } = world();
-    for (const id of names(7)) enter(id, { ...plain(4, 60_000), maxWaitMs: 100_000 });
-    enter('patient', { ...plain(4, 60_000), maxWaitMs: 140_000 });
-    await pass(10);
-    reload(plain(1, 60_000));
-    await pass(1);
-    expect(story.slice(4).toSorted()).toEqual(['c5 wait_too_long', 'c6 wait_too_long']);
-    await pass(130_000);
-    expect(story.slice(6)).toEqual(['c4', 'patient']);
-  });
-
   test.each<[string, (cap: number | null) => Partial<CallSettings>, number]>([
     ['calls in flight', (maxInFlight) => ({ maxInFlight }), 1],
     ['all calls of their bucket', (cap) => setting(capped(cap ?? undefined)), 3],
@@ -234,52 +170,6 @@ describe('a reload of other limits', () => {
     reload({ weight: 3 }, ({ workspaceId }) => workspaceId === 'a');
     await pass(4_000);
     expect(Math.abs(shareOfA(before) - 0.75)).toBeLessThan(0.07);
-  });
-
-  test('does not end a back-off that a response named', async () => {
-    const { enter, pass, reload, story, settle } = world();
-    for (const id of names(4)) enter(id, { perMinute: 2, maxInFlight: 1 });
-    await pass(10);
-    settle('c0', throttled({ sleepMs: 20_000 }));
-    reload({ perMinute: null });
-    await pass(19_000);
-    expect(story).toEqual(['c0']);
-    await pass(1_000);
-    expect(story).toEqual(['c0', 'c1']);
-  });
-
-  test('puts a call in flight that is sent again under the new limits', async () => {
-    const { enter, pass, reload, settle, limiter } = world();
-    enter('a', { perMinute: 1 });
-    await pass(10);
-    reload({ perMinute: 10 });
-    settle('a', throttled({ closeMs: 1_000, requeue: true }));
-    await pass(10);
-    expect(limiter.snapshot()).toMatchObject([{ waiting: 1 }]);
-  });
-
-  test('asks nothing of the limiter when nothing changed', async () => {
-    let asked = 0;
-    const { enter, pass, reload } = worldOf({
-      defaults: { maxWaitMs: 600_000 },
-      around: (limiter) =>
-        withMethods(limiter, {
-          reconfigure(change) {
-            asked += 1;
-            return limiter.reconfigure(change);
-          },
-        }),
-    });
-    for (const id of names(5)) enter(id, { perMinute: 2 });
-    await pass(10);
-    for (const [changes, times] of [
-      [{}, 0],
-      [{ perMinute: 3 }, 1],
-    ] as const) {
-      reload(changes);
-      await pass(10);
-      expect(asked).toBe(times);
-    }
   });
 });
 
@@ -403,17 +293,5 @@ describe('a default ceiling', () => {
     settle('c0', succeeded, stating(meter));
     await pass(50_000);
     expect(story).toEqual(names(2));
-  });
-
-  test('does not come back with a reload', async () => {
-    const { enter, pass, settle, story, reload } = world();
-    enter('c0', isDefault);
-    await pass(100);
-    settle('c0', succeeded, stating('requests'));
-    await pass(100);
-    for (const id of names(4).slice(1)) enter(id, { ...isDefault, maxInFlight: 1 });
-    reload({ perMinute: 2, maxInFlight: null, yielded: settingsOf(callOf(new FakeClock(), 'x')[0], {}) });
-    await pass(1_000);
-    expect(story).toEqual(names(4));
   });
 });
