@@ -1,87 +1,131 @@
 /**
- * Other courses of a history from the moment at which a call was refused: the same world up to there, and then nothing
- * that could not have been known. Nobody new comes, nobody leaves or loses patience, nothing breaks, the upstream stays
- * as it is. Owns: the changed plans. Does not own: running and judging them.
+ * Calm histories, in which what is told of waits can be held against the truth: the upstream and the calls of another one, and nothing that
+ * nobody could foretell. And other courses of them from the moment at which a call was refused: the same world up to there, and then nobody
+ * new comes, and nobody loses patience. Owns: the changed plans. Does not own: running and judging them.
  */
+import { Chance } from './chance.ts';
 import type { CallPlan, Plan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
+import { quiet } from './replicas/plan.ts';
+import { isBackground, keyed } from './rules.ts';
 
 /** A counterfactual that goes on for longer is given up. Milliseconds. */
 export const maxCourseMs = 4 * 3_600_000;
 /** A call that waits without limit would wait for tens of thousands of years. Milliseconds. */
-export const patienceMs = 1e15;
-
+const patienceMs = 1e15;
 /** Nobody comes again at the very time: the response has its way to the client, and the call its way back. Milliseconds. */
-export const clientWayMs = 5;
+const clientWayMs = 5;
+/** Responses do not come too late for the gateway. Milliseconds. */
+const maxServiceMs = 3_000;
 
-/** What of a plan stays as it was until the refusal, and is quiet from then on. */
-function quietly(plan: Plan, { id, at, came, sent, ended, known }: RefusedCall): Plan {
-  // A call that the store had not let into a lane yet is still arriving.
-  const leavesAt = (call: CallPlan): number => {
-    const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
-    if (isNew && call.id !== id) return at;
-    const isUnderWay = sent.has(call.id) || ended.has(call.id);
-    const isGone = call.leavesAt < at || (call.leavesAt === at && isUnderWay);
-    return isGone ? call.leavesAt : Infinity;
-  };
-  const isBefore = (one: { readonly at: number }): boolean => one.at <= at;
+/**
+ * The calls to one bucket, all of a lane for as much. What holds them up is the bucket alone, or the ceilings of their workspaces, whose
+ * bucket has room for all.
+ */
+export function calmOf(plan: Plan): Plan {
+  const chance = new Chance(plan.seed ^ 0xca13);
+  const isLimited = chance.happens(0.4);
+  const first = plan.calls.find(({ lane }) => !isBackground(lane));
+  const bucket = keyed(plan.buckets, first?.lane.bucket ?? plan.buckets[0]?.key ?? '');
+  const lanes = plan.lanes.map((lane) => ({ ...lane, maxInFlight: null }));
+  const here = plan.calls.filter(({ lane }) => lane.bucket === bucket.key && !isBackground(lane));
+  const { network, isAlone } = plan;
   return {
     ...plan,
-    quietFrom: at,
-    faults: plan.faults.filter(isBefore),
-    reloads: plan.reloads.filter(isBefore),
-    buckets: plan.buckets.map((bucket) => ({ ...bucket, changes: bucket.changes.filter(isBefore) })),
-    calls: plan.calls.map((call) => ({
-      ...call,
-      at: came.has(call.id) ? call.at : Infinity,
-      leavesAt: leavesAt(call),
-      fate: sent.has(call.id) ? call.fate : 'answered',
-      maxWaitMs: known.has(call.id) && call.id !== id ? patienceMs : call.maxWaitMs,
-    })),
+    faults: [],
+    reloads: [],
+    lostWakes: 0,
+    frozenWrites: 0,
+    network: isAlone === true ? network : { ...quiet, meanMs: network.meanMs },
+    lanes,
+    buckets: [
+      {
+        ...bucket,
+        ...(isLimited ? { requests: { limit: 1_000_000, windowMs: 1_000 }, tokens: null, cost: null } : {}),
+        calm: true,
+        isReliable: true,
+        perDay: null,
+        documents: [],
+        statedShare: 1,
+        probe: 0,
+        reports: bucket.reports === 'fields' ? 'rounded' : bucket.reports,
+        isFixed: false,
+        outsideShare: 0,
+        startShare: 0,
+        changes: [],
+        hints: true,
+      },
+    ],
     workspaces: plan.workspaces.map((one) => ({
       ...one,
-      revokedAt: one.revokedAt > at ? Infinity : one.revokedAt,
+      perMinute: isLimited ? (one.perMinute ?? 8) : null,
+      perDay: null,
+      revokedAt: Infinity,
     })),
+    calls: here.map((call) => {
+      const { callClass, costs, document } = here.find(({ lane }) => lane.key === call.lane.key) ?? call;
+      return {
+        ...call,
+        lane: keyed(lanes, call.lane.key),
+        callClass,
+        costs: document === null ? costs : { cost: document.points },
+        document: null,
+        chargedShare: 1,
+        leavesAt: Infinity,
+        serviceMs: Math.min(call.serviceMs, maxServiceMs),
+        fate: 'answered',
+      };
+    }),
   };
 }
+
+/** What of a plan stays as it was until the refusal, and is quiet from then on. */
+const quietly = (plan: Plan, { id, came, known }: RefusedCall): Plan => ({
+  ...plan,
+  calls: plan.calls.map((call) => ({
+    ...call,
+    at: came.has(call.id) ? call.at : Infinity,
+    maxWaitMs: known.has(call.id) && call.id !== id ? patienceMs : call.maxWaitMs,
+  })),
+});
 
 /** The refused call is patient: it stands where it stood, until it is sent. */
 export function patient(plan: Plan, refused: RefusedCall): Plan {
-  const quiet = quietly(plan, refused);
-  const calls = quiet.calls.map((call) => {
-    if (call.id !== refused.id) return call;
-    const urgency = urgencyOf(plan, refused, call);
-    return { ...call, urgency, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true };
-  });
-  return { ...quiet, calls };
+  const quietPlan = quietly(plan, refused);
+  const calls = quietPlan.calls.map((call) =>
+    call.id === refused.id
+      ? { ...call, urgency: urgencyOf(plan, refused, call), maxWaitMs: patienceMs, isLetIn: true }
+      : call,
+  );
+  return { ...quietPlan, calls };
 }
 
 /** A full lane lets no call in before its head has left: however urgent the call is, its position is behind the head. */
-function urgencyOf({ calls }: Plan, { code, known, sent }: RefusedCall, call: CallPlan): number {
-  if (code !== 'queue_full') return call.urgency;
+function urgencyOf(
+  { calls }: Plan,
+  { code, known, sent }: RefusedCall,
+  { id: own, lane, urgency }: CallPlan,
+): number {
   const line = calls.filter(
-    ({ id, lane }) => lane.key === call.lane.key && id !== call.id && known.has(id) && !sent.has(id),
+    (call) => call.lane.key === lane.key && call.id !== own && known.has(call.id) && !sent.has(call.id),
   );
-  return line.length === 0
-    ? call.urgency
-    : Math.max(call.urgency, Math.min(...line.map(({ urgency }) => urgency)));
+  if (code !== 'queue_full' || line.length === 0) return urgency;
+  return Math.max(urgency, Math.min(...line.map((call) => call.urgency)));
 }
 
 /** The refused call returns at the stated time, with this maximum wait. */
 export function returning(plan: Plan, refused: RefusedCall, maxWaitMs: number): Plan {
-  const quiet = quietly(plan, refused);
-  const again = quiet.calls
-    .filter(({ id }) => id === refused.id)
-    .map((call) => ({
-      ...call,
-      id: againOf(refused.id),
-      at: refused.at + refused.retryInMs + clientWayMs,
-      leavesAt: Infinity,
-      fate: 'answered' as const,
-      maxWaitMs,
-    }));
-  return { ...quiet, calls: [...quiet.calls, ...again] };
+  const quietPlan = quietly(plan, refused);
+  const at = refused.at + refused.retryInMs + clientWayMs;
+  const again = { ...callOf(plan, refused.id), id: againOf(refused.id), at, maxWaitMs };
+  return { ...quietPlan, calls: [...quietPlan.calls, again] };
 }
 
 /** How a call is named that comes again. */
 export const againOf = (id: string): string => `${id}r`;
+
+export function callOf({ calls }: Plan, id: string): CallPlan {
+  const call = calls.find((each) => each.id === id);
+  if (call === undefined) throw new Error(`the plan lacks ${id}`);
+  return call;
+}

@@ -149,29 +149,6 @@ export const statedOf = perRegime((regimes: readonly Regime[], key): readonly (M
 /** What the operator states is all that anybody knows of the bucket. */
 export const isStatedAlone = ({ reports }: Pick<BucketPlan, 'reports'>): boolean => reports === 'nothing';
 
-/**
- * A plan as everybody knew it at a time, from the latest reload on: calls in lanes as they were then, buckets as large as
- * the gateway took them to be.
- */
-export function knownAt<P extends Reloaded & { readonly calls: readonly CallPlan[] }>(
-  plan: P,
-  at: number,
-): P {
-  const { buckets, lanes, workspaces } = regimeAt(plan, at);
-  const calls = plan.calls.map((call) => ({ ...call, lane: keyed(lanes, call.lane.key) }));
-  return { ...plan, buckets: buckets.map(asStated), lanes, workspaces, calls };
-}
-
-/** What configuration says from the latest reload before a time on. */
-export const regimeAt = (plan: Reloaded, at: number): Regime =>
-  plan.reloads.findLast((reload) => reload.at <= at) ?? plan;
-
-/** Processes differ in what they go by, or what one of them did before is still on its way. */
-export function isTakingOver({ at, latesMs }: ReloadPlan, wayMs: number, now: number): boolean {
-  const tookMs = Math.max(...latesMs) + waysOfReload * wayMs;
-  return tookMs > 0 && at <= now && now <= at + tookMs;
-}
-
 /** How the upstream of a bucket counts by what is described of it. */
 export function describedOf(
   plan: Reloaded & { readonly calls: readonly CallPlan[] },
@@ -205,7 +182,7 @@ export function describedOf(
 }
 
 /** The operator states less than the upstream has, and that holds. */
-export const isStatedLess = (bucket: BucketPlan): boolean =>
+const isStatedLess = (bucket: BucketPlan): boolean =>
   (isStatedAlone(bucket) || !bucket.learn) && bucket.statedShare !== null && bucket.statedShare < 1;
 
 /**
@@ -221,20 +198,6 @@ export function misleads(plan: Reloaded, key: string): boolean {
     const isRaised = stated.slice(index + 1).some(({ statedShare }) => (statedShare ?? 0) > share);
     return isStatedLess(bucket) && (isMixed || isRaised || bucket.tokens !== null || bucket.cost !== null);
   });
-}
-
-function asStated(bucket: BucketPlan): BucketPlan {
-  const { statedShare, requests, tokens, cost, perDay } = bucket;
-  if (!isStatedLess(bucket) || statedShare === null) return bucket;
-  return {
-    ...bucket,
-    // A call may take more than a limit that is stated too low, and responses tell the level of a larger bucket.
-    isReliable: bucket.isReliable && isStatedAlone(bucket) && tokens === null && cost === null,
-    requests: shareOf(requests, statedShare),
-    tokens: tokens === null ? null : shareOf(tokens, statedShare),
-    cost: cost === null ? null : shareOf(cost, statedShare),
-    perDay: perDay === null ? null : shareOf({ limit: perDay, windowMs: dayMs }, statedShare).limit,
-  };
 }
 
 /** What configuration says of the calls of a lane. */

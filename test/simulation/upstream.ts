@@ -24,11 +24,6 @@ interface Level {
 export interface Arrival {
   readonly call: CallPlan;
   readonly at: number;
-  readonly executed: boolean;
-  /** Milliseconds the refusal named; `null` = accepted, or no hint. */
-  readonly waitMs: number | null;
-  /** The outside had taken from the bucket, or what was stated was not the truth: a refusal is nobody's fault. */
-  readonly foreseeable: boolean;
 }
 
 export type Verdict =
@@ -65,12 +60,12 @@ export class Upstream {
 
   /** A call arrives: it is counted and runs, or is refused whole. */
   arrive(call: CallPlan, now: number): Verdict {
-    if (this.#counts !== null) return this.#arriveCounted(this.#counts, call, now);
+    this.arrivals.push({ call, at: now });
+    if (this.#counts !== null) return this.#arriveCounted(this.#counts, now);
     this.#advance(now);
     const [closedFrom, closedUntil] = this.#plan.closed ?? [Infinity, Infinity];
     if (now >= closedFrom && now < closedUntil) {
       const waitMs = Math.ceil(closedUntil - now);
-      this.arrivals.push({ call, at: now, executed: false, waitMs, foreseeable: this.#plan.calm });
       return { kind: 'refused', feedback: this.#refusal('requests', 1, waitMs) };
     }
     const wanted = this.#levels.flatMap((level) => {
@@ -79,17 +74,14 @@ export class Upstream {
     });
     const waits = wanted.map(({ level, units }) => ({ level, units, waitMs: this.#roomInMs(level, units) }));
     const longest = waits.toSorted((a, b) => b.waitMs - a.waitMs)[0];
-    const foreseeable = this.#plan.calm;
     if (longest !== undefined && longest.waitMs > instant) {
       const waitMs = this.#plan.hints ? Math.ceil(longest.waitMs) : null;
-      this.arrivals.push({ call, at: now, executed: false, waitMs, foreseeable });
       return { kind: 'refused', feedback: this.#refusal(longest.level.name, longest.units, waitMs) };
     }
     for (const { level, units } of wanted) {
       if (this.#plan.isFixed && level.used === 0) level.endsAt = now + level.windowMs;
       level.used += units;
     }
-    this.arrivals.push({ call, at: now, executed: true, waitMs: null, foreseeable });
     if (this.#plan.reports === 'fields') {
       const reported = this.#fields(null);
       return { kind: 'accepted', feedback: () => reported };
@@ -98,11 +90,10 @@ export class Upstream {
     return { kind: 'accepted', feedback: () => ({ meters: atAdmission, throttle: null }) };
   }
 
-  #arriveCounted(counts: DescribedCounts, call: CallPlan, now: number): Verdict {
+  #arriveCounted(counts: DescribedCounts, now: number): Verdict {
     const roomInMs = counts.roomInMs(now);
     const executed = roomInMs <= instant;
     const waitMs = executed || !this.#plan.hints ? null : Math.ceil(roomInMs);
-    this.arrivals.push({ call, at: now, executed, waitMs, foreseeable: !counts.isChanging(now) });
     if (!executed) {
       const throttle = { kind: 'rate', waitMs, meter: null } as const;
       return { kind: 'refused', feedback: { meters: [], throttle } };
@@ -151,12 +142,6 @@ export class Upstream {
     if (points !== undefined) points.used = Math.max(0, points.used - (taken - actual));
     const meters = this.#report().filter(({ meter }) => meter === 'cost');
     return { meters, throttle: null, requestedCost: requested, actualCost: actual };
-  }
-
-  /** Used units of calls. */
-  usedRequests(now: number): number {
-    this.#advance(now);
-    return this.#levels[0]?.used ?? 0;
   }
 
   /** All of these calls together have room, and a share of each limit is left. */

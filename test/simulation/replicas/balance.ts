@@ -43,7 +43,7 @@ export function balance({ ledger, clock, server, replicas, upstreams, timers }: 
   for (const call of ledger.calls.values()) {
     if (call.ends.length !== 1) broken('10', `${call.plan.id} ended ${call.ends.length} times`);
   }
-  for (const [token, { ends }] of ledger.exact === null ? [] : ledger.leases) {
+  for (const [token, { ends }] of ledger.isAlone ? ledger.leases : []) {
     if (ends !== 1) broken('8', `lease ${token} was settled ${ends} times`);
   }
   for (const replica of replicas.filter(({ process }) => process.alive)) {
@@ -56,7 +56,7 @@ export function balance({ ledger, clock, server, replicas, upstreams, timers }: 
         broken('10', `${replica.name} still counts calls of ${name}`);
     }
     if (replica.process.timers > timers) broken('10', `${replica.process.timers} timers in ${replica.name}`);
-    if (ledger.exact === null && replica.mode !== 'redis' && now - replica.modeSince > withinMs)
+    if (!ledger.isAlone && replica.mode !== 'redis' && now - replica.modeSince > withinMs)
       broken('7', `${replica.name} stays in mode ${replica.mode}`);
   }
   for (const model of server.models) {
@@ -76,10 +76,6 @@ export function balance({ ledger, clock, server, replicas, upstreams, timers }: 
   }
   if (ledger.overlaps > ledger.suspicions.length) {
     broken('3', `${ledger.overlaps} overlaps, ${ledger.suspicions.length} suspicions`);
-  }
-  for (const { line, plan } of ledger.exact?.lanes ?? []) {
-    const left = [...line].map((call) => call.plan.id);
-    if (left.length > 0) broken('9', `${left.join(', ')} stay in the line of ${plan.key}`);
   }
   for (const { name } of ledger.plan.workspaces) {
     slots(ledger, name, broken);
@@ -106,7 +102,7 @@ function slots(
   if (!ledger.isFaultless) return;
   // Nobody pays while there is no ceiling.
   const regimes = [ledger.plan, ...ledger.plan.reloads];
-  if (ledger.exact === null && highest(regimes, perMinuteOf(workspace)) === null) return;
+  if (!ledger.isAlone && highest(regimes, perMinuteOf(workspace)) === null) return;
   const leases = [...ledger.leases.values()].filter(({ call }) => call.workspace.name === workspace);
   const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
   const taken = ledger.takes.get(workspace) ?? 0;
@@ -138,7 +134,7 @@ function windows(
   };
   const counted = arrivalsOf(name, upstreams).filter(({ call: { id }, at }) => {
     const { replica } = ledger.call(id);
-    if (ledger.exact !== null) return true;
+    if (ledger.isAlone) return true;
     return !killedBefore(id) && !(replica !== null && replica.wasPaused && at - replica.resumedAt < 400);
   });
   const isUnreported = ({ call: { id }, at: sentAt }: Arrival, now: number): boolean =>

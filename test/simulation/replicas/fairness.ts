@@ -5,10 +5,74 @@
  */
 import { laneKey } from '../../../src/ids.ts';
 import type { Costs, MeterName } from '../../../src/call.ts';
-import { Turns } from '../levels.ts';
 import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
 import { freeLanes, isBackground, keepsTurns, keyed, type Regime } from '../rules.ts';
+
+/** Who is granted a call, and what that takes of its share. */
+interface Served {
+  readonly who: string;
+  readonly serviceMs: number;
+  /** What the next turn begins behind at most. Absent: the same. */
+  readonly lastMs?: number;
+}
+
+/** Turns taken since both wait, and the largest of them; the one before counts, too. */
+interface Taken {
+  readonly since: number;
+  units: number;
+  largest: number;
+}
+
+/** Start-time fair queueing: of lanes in a bucket, and of callers in a lane. */
+export class Turns {
+  readonly #taken = new Map<string, Taken>();
+  readonly #last = new Map<string, number>();
+  readonly #lost: number;
+
+  /** @param lost so many turns of either may not have taken place */
+  constructor(lost: number) {
+    this.#lost = lost;
+  }
+
+  /**
+   * A call was granted. Says what is unfair about it: while two wait, their shares differ by the largest call of each at most, and by the
+   * turns that did not take place. `waiting`: since when each waits; `from`: what was before does not count.
+   */
+  granted(
+    { who, serviceMs, lastMs = serviceMs }: Served,
+    waiting: ReadonlyMap<string, number>,
+    { from, now }: { readonly from: number; readonly now: number },
+  ): string | null {
+    const before = this.#last.get(who) ?? 0;
+    this.#last.set(who, lastMs);
+    let found: string | null = null;
+    for (const [other, otherSince] of waiting) {
+      const since = Math.max(from, otherSince, waiting.get(who) ?? now);
+      if (other === who || since >= now) continue;
+      const mine = this.#of(who, other, { since, largest: before });
+      const theirs = this.#of(other, who, { since, largest: this.#last.get(other) ?? 0 });
+      mine.units += serviceMs;
+      mine.largest = Math.max(mine.largest, serviceMs);
+      const lead = mine.units - theirs.units;
+      if (lead > (1 + this.#lost) * mine.largest + theirs.largest + 1e-6)
+        found = `"${who}" is ${lead.toFixed(2)} ahead of "${other}"`;
+    }
+    return found;
+  }
+
+  /** A turn did not take place, or the limits are others: shares are compared anew. */
+  forget(): void {
+    this.#taken.clear();
+  }
+
+  #of(who: string, other: string, fresh: Omit<Taken, 'units'>): Taken {
+    const key = `${who}/${other}`;
+    let taken = this.#taken.get(key);
+    if (taken?.since !== fresh.since) this.#taken.set(key, (taken = { ...fresh, units: 0 }));
+    return taken;
+  }
+}
 
 export class Fairness {
   readonly #plan: Plan;

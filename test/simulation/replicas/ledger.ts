@@ -9,7 +9,7 @@
  * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
  * not understood; nothing is asked of it then but that it does no harm.
  */
-import { ticketId, type TicketId } from '../../../src/ids.ts';
+import { leaseToken, ticketId, type TicketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Asked, Done } from './stored-bucket.ts';
 import { wayMs } from '../described.ts';
@@ -30,7 +30,6 @@ import { sendableUntil, type DrivenCall, type DriverLedger } from '../driver.ts'
 import type { BucketPlan, CallPlan, MeterPlan, Plan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
-import { Exact, known as must } from './exact.ts';
 import { Fairness } from './fairness.ts';
 import { Levels } from './levels.ts';
 import { Reservations } from './reservations.ts';
@@ -78,11 +77,8 @@ export interface Lease {
   /** As the store has heard them, and as admission has asked for them. */
   settlements: number;
   ends: number;
-  settledAt: number;
   /** The upstream has counted its call. */
   counted: boolean;
-  /** When a call of the bucket had been sent before this one was. */
-  othersSentAt: number;
   /** Settled as never sent. */
   returned: boolean;
   /** The fate of its call became unknown: a capped lane keeps its place until then; `null` = it did not. */
@@ -108,6 +104,8 @@ interface Closing {
   readonly life: number;
 }
 
+/** Times that were added up are not exact. Milliseconds. */
+const roundingMs = 1e-3;
 /** A call whose client left may take so long to notice it: what is on its way comes first. Milliseconds. */
 const maxGoodbyeMs = 30;
 /** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
@@ -134,9 +132,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly keptUntil = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
-  /** Calls that the upstream is busy with, by workspace and bucket, and which of their sends it is. */
-  /** The judge of a process alone; `null` over Redis. */
-  readonly exact: Exact | null;
+  /** One process: nothing gets lost, so that each step has one right moment. */
+  readonly isAlone: boolean;
   #arrivals = 0;
   /** Calls that have not ended, those included that have not come. */
   #open = 0;
@@ -164,7 +161,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.#levels = new Levels(plan, watch);
     this.#reservations = new Reservations(plan, watch);
     for (const call of plan.calls) this.#plan(call);
-    this.exact = plan.isAlone === true ? new Exact(this, monotonic) : null;
+    this.isAlone = plan.isAlone === true;
   }
 
   /** A call comes to a replica. */
@@ -255,18 +252,13 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     );
   }
 
-  /** The background of a bucket waits for its minute. */
-  isBehind(bucket: string, now: number): boolean {
-    return this.#levels.isBehind(bucket, now);
-  }
-
   isBlurred(bucket: string): boolean {
     return this.#blurred.has(bucket);
   }
 
   /** How long a configuration may have effects when all replicas have taken the next one over. Milliseconds. */
   get effectMs(): number {
-    if (this.exact !== null) return 0;
+    if (this.isAlone) return 0;
     return this.isFaultless ? 50 + 12 * this.plan.network.meanMs : 1_000;
   }
 
@@ -281,10 +273,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.reach('reconfigured');
     if ([...this.calls.values()].some(({ state }) => state === 'waiting'))
       this.reach('reconfigured while calls wait');
-    this.exact?.reconfigured();
     this.#fairness.forgetAll();
-    if (this.exact === null) this.#levels.forgetAll();
-    else this.#levels.forgetTurns();
+    if (this.isAlone) this.#levels.forgetTurns();
+    else this.#levels.forgetAll();
     this.checkStated(now);
     this.note(now, `${replica} reconfigured`);
   }
@@ -315,9 +306,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       else {
         const call = this.leases.get(event.lease)?.call;
         if (call !== undefined) call.backAt = now;
+        this.reach('lease expired');
       }
     }
-    if (event !== null) this.exact?.applied(event, reply, model);
+    if (event?.kind === 'slot_taken' && event.edge === null) this.reach('left the edge of the ceiling');
+    if (event?.kind === 'slot_taken' && event.edge?.slots === 0)
+      this.reach('last place under the ceiling taken');
     if (model.bucket === null) return;
     if (this.keepsLog && event !== null) this.#noteEvent(event, model, asked);
     this.#fairness.check(model, now);
@@ -334,7 +328,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (event === null)
       this.#levels.judge(
         model,
-        this.exact === null ? asked.clock : now,
+        this.isAlone ? now : asked.clock,
         isSure && model.bucket.reservations.size === 0,
       );
     this.#reservations.judge(model, asked.clock);
@@ -378,6 +372,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (call.admittedAt >= 0 && admission.position.kind === 'kept') this.reach('entered again');
     call.order = order;
     call.admittedAt = now;
+    call.inLineSince = now;
     this.#levels.admitted(model.key, id);
     const arriving = [...(model.bucket?.tickets.values() ?? [])].filter(
       (ticket) =>
@@ -401,8 +396,10 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     lease.settlements += 1;
     lease.returned = settlement.kind === 'dropped' || settlement.kind === 'returned';
     if (lease.returned) this.#levels.notSent(model.key, token);
-    if (settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue))
+    if (settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue)) {
       this.#levels.back(model.key, lease.call.plan.id);
+      lease.call.inLineSince = now;
+    }
     if (settlement.kind === 'unknown') lease.heldUntil = now + this.plan.leaseMs;
     const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;
     if (lease.returned || closes) this.stated.get(model.key)?.back(lease.call.plan.costs.requests ?? 0);
@@ -444,7 +441,15 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (closed !== undefined) this.broken(now, '2', `${ticket} granted while ${model.key} is closed`);
     this.issuedAt.set(model.key, now);
     this.#withinStated(model.key, ticket, now);
-    if (this.exact !== null && this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
+    if (this.isAlone) {
+      if (this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
+      const first = this.#before(call).find((other) => other.admittedAt < now && this.#isInLine(other));
+      if (first !== undefined) this.broken(now, '4', `${ticket} granted before ${first.plan.id}`);
+    }
+    if (call.state === 'entering') this.reach('grant before its caller waited');
+    if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
+    if (model.bucket?.opened === false && model.bucket.leases.size > 1) this.reach('probes doubled');
+    if (model.bucket?.pilot !== null) this.reach('a pilot before a crowd');
     const lease: Lease = {
       token,
       call,
@@ -454,15 +459,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       sent: false,
       settlements: 0,
       ends: 0,
-      settledAt: 0,
       counted: false,
-      othersSentAt: 0,
       returned: false,
       heldUntil: null,
       isUncharged: false,
     };
     this.leases.set(token, lease);
-    this.exact?.issued(lease);
     this.note(now, `issue ${ticket} ${token}`);
   }
 
@@ -535,10 +537,13 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       const regime = this.rules.of(replica.name);
       lease.isUncharged = perMinuteOf(workspace.name)(regime) === null;
     }
-    if (lease.life === this.losses.length && !this.isHeld(plan.lane.bucket, token)) {
+    if (
+      lease.life === this.losses.length &&
+      this.modelOf(plan.lane.bucket).bucket?.leases.has(leaseToken(token)) !== true
+    ) {
       this.broken(now, '3', `${id} sent with a lease that had run out`);
     }
-    this.exact?.sent(lease);
+    if (this.isAlone) this.#sentInOrder(lease, now);
     for (const { at, by, life, ...closing } of this.closings.get(plan.lane.bucket) ?? []) {
       const isLost = life !== lease.life;
       if (isLost && by !== replica?.id) continue;
@@ -550,6 +555,37 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     for (const other of lease.skipped) {
       if (other.state === 'waiting') this.broken(now, '4', `${id} overtook ${other.plan.id}`);
     }
+  }
+
+  /** Of a process alone: nothing is open, and whoever stands before this call leaves before it. */
+  #sentInOrder({ call, issuedAt }: Lease, now: number): void {
+    const { id, lane } = call.plan;
+    if ((this.closings.get(lane.bucket) ?? []).some(({ at, until }) => at < now && now + roundingMs < until))
+      this.broken(now, '2', `${id} sent into a closed bucket`);
+    for (const other of this.#before(call)) {
+      const isGranted = [...this.leases.values()].some(
+        (each) => each.call === other && each.issuedAt <= issuedAt && !each.sent && each.settlements === 0,
+      );
+      if (isGranted || (this.#isInLine(other) && other.inLineSince < issuedAt)) other.overtakenBy.push(id);
+    }
+    if (call.overtakenBy.length > 0)
+      this.broken(now, '4', `${id} was overtaken by ${call.overtakenBy.join(', ')}`);
+    call.overtakenBy.length = 0;
+  }
+
+  /** Calls of its lane and caller that wait and go first: by urgency, then arrival. */
+  #before({ plan, arrival }: Call): Call[] {
+    return [...this.calls.values()].filter(
+      (other) =>
+        (other.state === 'waiting' || other.state === 'entering') &&
+        other.plan.lane === plan.lane &&
+        other.plan.caller === plan.caller &&
+        (other.plan.urgency - plan.urgency || other.arrival - arrival) < 0,
+    );
+  }
+
+  #isInLine({ plan }: Call): boolean {
+    return this.modelOf(plan.lane.bucket).bucket?.tickets.get(ticketId(plan.id))?.lease === null;
   }
 
   counted(token: string, { plan }: DrivenCall, busyMs: number): void {
@@ -583,14 +619,24 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
   }
 
+  /** The queue settles a lease: once. */
+  ends(token: string): void {
+    const lease = this.leases.get(token);
+    if (lease !== undefined) lease.ends += 1;
+    if (this.isAlone && lease?.ends !== 1)
+      this.broken(this.#monotonic(), '8', `lease ${token} settled ${lease?.ends ?? 'unknown'} times`);
+  }
+
   suspected(reason: string): void {
     this.suspicions.push(reason);
     this.reach(`suspicion ${reason}`);
     this.note(this.#monotonic(), `suspicion ${reason}`);
   }
 
-  /** Set by whoever has the server: Redis has the lease now. */
-  isHeld: (bucket: string, token: string) => boolean = () => true;
+  /** Set by whoever has the server. */
+  modelOf: (bucket: string) => StoredBucket = () => {
+    throw new Error('no server');
+  };
 
   /** Set by whoever has the clock: runs when the upstream is done with a call. */
   onBusy: (ms: number, done: () => void) => void = () => {};
@@ -617,7 +663,6 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         [...this.calls.values()],
         { id, code, retryInMs, at: now },
         12 * this.plan.network.meanMs,
-        12 * this.plan.network.meanMs,
       ),
     );
   }
@@ -636,7 +681,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.note(now, `end ${id} ${how}`);
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
     const { leavesAt } = call.plan;
-    if (this.exact === null || leavesAt === Infinity) return;
+    if (!this.isAlone || leavesAt === Infinity) return;
     const lateMs = now - Math.max(call.enteredAt, call.replica?.turnedAt(leavesAt) ?? leavesAt);
     if (lateMs > maxGoodbyeMs)
       this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
@@ -647,6 +692,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (call.state === 'ended') return;
     this.ended(call.plan.id, 'killed', now);
   }
+}
+
+/** @throws for what a history does not have */
+export function must<T>(value: T | undefined, what: string): T {
+  if (value === undefined) throw new Error(`the history does not know ${what}`);
+  return value;
 }
 
 /** Usage without Redis is reported as a ticket that is no call. */

@@ -1,16 +1,20 @@
 /**
  * What a workspace does within its turns (4, 5), watched at the server: each caller's calls leave in their order, callers take turns, and
- * background calls go behind all others of the bucket, but for one a minute. The rules are those of `../levels.ts`. Begins anew whenever data
+ * background calls go behind all others of the bucket, but for one a minute. Begins anew whenever data
  * was lost, for then nobody knows whose turn it was.
  */
 import { laneKey } from '../../../src/ids.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
-import { BackgroundMinute, Turns } from '../levels.ts';
-import { ratesOf, serviceMsOf } from './fairness.ts';
+import { ratesOf, serviceMsOf, Turns } from './fairness.ts';
 import { freeLanes, isBackground, keepsTurns } from '../rules.ts';
 import type { CallPlan, Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
+
+/** While background calls wait, one of them is granted so often at least. Milliseconds. */
+const minuteMs = 60_000;
+/** Times that were added up are not exact. Milliseconds. */
+const roundingMs = 1;
 
 /** The callers of one lane. */
 interface Callers {
@@ -96,11 +100,6 @@ export class Levels {
       this.#behindOthers(model, beside, isSure);
     }
     this.#noteCallers(tickets, clock);
-  }
-
-  /** The background of a bucket waits for its minute. */
-  isBehind(bucket: string, now: number): boolean {
-    return this.#minutes.get(bucket)?.isBehind(now) ?? false;
   }
 
   /** Other limits hold: shares are compared anew. */
@@ -212,3 +211,35 @@ export class Levels {
 }
 
 const isOfBackground = ({ lane }: { readonly lane: string }): boolean => isBackground({ key: lane });
+
+/** The minute of a bucket's background. */
+class BackgroundMinute {
+  /** When one of its calls was last granted; or since when calls wait, if that is later. */
+  #since = -Infinity;
+
+  /** The first call that waits has come. */
+  begins(now: number): void {
+    this.#since = now;
+  }
+
+  /** Returns what `notSent` takes if the call is not sent. */
+  granted(now: number): number {
+    const before = this.#since;
+    this.#since = now;
+    return before;
+  }
+
+  notSent(before: number): void {
+    this.#since = Math.min(this.#since, before);
+  }
+
+  /** One of its calls goes before all others. */
+  isDue(now: number): boolean {
+    return now - this.#since >= minuteMs + roundingMs;
+  }
+
+  /** Its calls go behind all others. */
+  isBehind(now: number): boolean {
+    return now - this.#since < minuteMs - roundingMs;
+  }
+}

@@ -56,7 +56,11 @@ export function ownStores({ replica, clock, chance, ledger, server, ...heard }: 
     whenDown: () => 'deny',
     restoreSends: () => Promise.resolve(),
   });
-  return { limiter, ceilings: watchedCeilings(new CeilingStore(clock), ledger), ready: async () => {} };
+  return {
+    limiter,
+    ceilings: watchedCeilings(new CeilingStore(clock), ledger, server),
+    ready: async () => {},
+  };
 }
 
 /** Some wake-ups are lost, ticks never. */
@@ -72,10 +76,12 @@ const losingWakes = (clock: Clock, ledger: ReplicaLedger, chance: Chance): Clock
   },
 });
 
-function watchedCeilings(ceilings: CeilingStore, ledger: ReplicaLedger): Ceilings {
+function watchedCeilings(ceilings: CeilingStore, ledger: ReplicaLedger, server: Server): Ceilings {
+  let slots = 0;
   const returned = (key: string, { local }: Slot): void => {
     ledger.slotReturned(key, '');
-    ledger.exact?.slotReturned(key, local);
+    const taken = server.slotsInMemory(key);
+    taken.delete([...taken.keys()].findLast((name) => name.startsWith(`${local.minute}/`)) ?? '');
   };
   return withMethods<Ceilings>(ceilings, {
     take: async (ceiling, again, lateMs) => {
@@ -83,7 +89,9 @@ function watchedCeilings(ceilings: CeilingStore, ledger: ReplicaLedger): Ceiling
       const reply = await ceilings.take(ceiling, again, lateMs);
       if (reply.kind === 'taken') {
         ledger.slotTaken(ceiling.key, '');
-        ledger.exact?.slotTaken(ceiling.key, reply.slot.local, lateMs);
+        // Several have the same name.
+        const name = `${reply.slot.local.minute}/${(slots += 1)}`;
+        server.slotsInMemory(ceiling.key).set(name, server.now() + (lateMs ?? 0));
       } else ledger.reach(reply.isDaily ? 'daily ceiling refused' : 'ceiling refused');
       return reply;
     },

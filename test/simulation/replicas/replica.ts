@@ -30,7 +30,7 @@ export class Replica {
   readonly id: string;
   /** Serves calls: its stores are ready. */
   isReady = false;
-  /** `redis`, or how it does without. */
+  /** `redis`, also of a process alone, or how it does without. */
   mode = 'none';
   readonly startedAt: number;
   /** It writes the calls of a lane in their order. */
@@ -69,6 +69,7 @@ export class Replica {
       onClosed: (bucket, closedMs) => this.queue.listener.onClosed(bucket, closedMs),
     };
     const { leaseMs, isAlone } = ledger.plan;
+    if (isAlone === true) this.mode = 'redis';
     const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }), privacy: { labelKey: '' } };
     const random = { next: () => chance.next(), hex: nameEach(name) };
     this.stores =
@@ -100,7 +101,7 @@ export class Replica {
       clock: this.process,
       limiter: withMethods<Limiter>(limiter, {
         settle: (grant, ...how) => {
-          ledger.exact?.ends(grant.lease);
+          ledger.ends(grant.lease);
           return limiter.settle(grant, ...how);
         },
       }),

@@ -124,6 +124,11 @@ export class Server {
     this.#copies?.append(log, { ...entry, mark: '' }, true);
   }
 
+  /** Slots of a ceiling in the memory of a process: when each was taken. */
+  slotsInMemory(key: string): Map<string, number> {
+    return this.#sendsAt(`sluice:sends:{${key}}`);
+  }
+
   /** Carries out one command. */
   execute(command: string, words: readonly string[]): unknown {
     const entry = { at: this.monotonic(), clock: this.now(), command, words, server: this.runId };

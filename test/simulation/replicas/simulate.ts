@@ -3,21 +3,16 @@
  * scripts do, a network and faults, on virtual time. Equal seeds give equal histories.
  */
 import type { TicketId } from '../../../src/ids.ts';
-import { leaseToken } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
 import { drive, reserveMs, type DrivenCall, type SceneClock } from '../driver.ts';
-import type { Followed } from '../oracle.ts';
 import type { Fault, Plan } from '../plan.ts';
 import { describedOf, entrySettingsOf } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
 import { Upstream } from '../upstream.ts';
 import { balance, idleTimers } from './balance.ts';
-import { known as must, type Exact } from './exact.ts';
-import { ReplicaLedger, type Call } from './ledger.ts';
-
-import { Progress } from './progress.ts';
+import { must, ReplicaLedger, type Call } from './ledger.ts';
 import { Replica, type World } from './replica.ts';
 import { Server, type Channels } from './server.ts';
 import { Vacancy } from './vacancy.ts';
@@ -37,8 +32,6 @@ export interface History {
 const maxReturns = 3;
 /** So that calls end within the history. Virtual milliseconds. */
 const lastReturnMs = 200_000;
-/** The history of a process alone that is not over by then hangs: longer than every wait and every closed bucket. */
-const maxAloneMs = 3_600_000;
 /** Nobody waits longer than this, faults and responses included. Virtual milliseconds. */
 const maxMs = 500_000;
 const recheckMs = 5_000;
@@ -63,12 +56,19 @@ interface Course {
   readonly keepsLog?: boolean;
 }
 
+/** What became of the followed call in another course of the history. */
+export interface Followed {
+  /** When it was first sent after the refusal; `null` = it was not. Milliseconds, as all times here. */
+  readonly sentAt: number | null;
+  /** Since when the upstream would have taken it; `null` = not before it was sent. */
+  readonly vacantAt: number | null;
+  /** Its refusal; `null` = it was not refused. */
+  readonly refused: RefusedCall | null;
+  readonly log: readonly string[];
+}
+
 /** What becomes of one call after a time. Nothing else of the history is judged. */
-export const follow = (
-  plan: Plan,
-  id: string,
-  course: Course,
-): Promise<Followed & { readonly log: readonly string[] }> =>
+export const follow = (plan: Plan, id: string, course: Course): Promise<Followed> =>
   new Run(plan, course.keepsLog === true).follow(id, course);
 
 class Run {
@@ -103,21 +103,21 @@ class Run {
       publish: (channel, text) => this.#publish(channel, text),
       subscribers: (channel) => this.#all.filter(({ connection }) => connection.isOn(channel)).length,
     };
+    const storeMs = plan.isAlone === true ? clock.now() : plan.origin.ms;
     const onDifference = (text: string): void => this.#ledger.broken(monotonic(), '15', text);
     this.#server = new Server(this.#ledger, channels, {
       monotonic,
-      originMs: plan.origin.ms,
+      originMs: storeMs,
       copies: { leaseMs: plan.leaseMs, onDifference: plan.isAlone === true ? null : onDifference },
     });
-    this.#ledger.isHeld = (bucket, token) =>
-      this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
+    this.#ledger.modelOf = (bucket) => this.#server.model(bucket);
     this.#upstreams = new Map(
       plan.buckets.map((bucket) => {
         const [one] = plan.isAlone === true ? [0] : [];
         const described = describedOf(plan, bucket, {
           wayMs: plan.network.meanMs,
           // Windows of the clock go by that of the store.
-          wallMs: one === undefined ? plan.origin.ms : clock.now(),
+          wallMs: storeMs,
           stalledMs: one === undefined ? 0 : stalledMs,
           turnedAt: (at) => (one === undefined ? at : (this.#slots[one]?.turnedAt(at) ?? at)),
         });
@@ -129,27 +129,10 @@ class Run {
 
   async toEnd(): Promise<History> {
     this.#begin();
-    if (this.#ledger.exact === null) await this.#toQuiet();
-    else await this.#toLastEvent(this.#ledger.exact);
+    await this.#toQuiet();
     for (const { process } of this.#all) process.kill();
     const { violations, reached, log, refusedCalls: refused, calls } = this.#ledger;
     return { violations, reached, log, refused, origin: this.#plan.origin.name, calls: [...calls.values()] };
-  }
-
-  /** Of a process alone every instant is judged. */
-  async #toLastEvent(exact: Exact): Promise<void> {
-    const [{ process, stores } = must(this.#all[0], 'process')] = this.#all;
-    const progress = new Progress(this.#ledger, exact, stores.limiter, this.#upstreams);
-    const isEmpty = await this.#clock.run(maxAloneMs, (now) => {
-      progress.check(now, process.pausedUntil);
-      // What may still be set then: the tick, and one wake-up for each bucket.
-      if (this.#ledger.isOver && process.timers > 1 + this.#plan.buckets.length)
-        this.#ledger.broken(now, '10', `${process.timers} timers are left`);
-    });
-    // A quota of a day may close a bucket for longer than anybody waits.
-    const isClosed = stores.limiter.snapshot().some(({ closedMs }) => closedMs > 0);
-    if (!isEmpty && !isClosed) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
-    this.#balance(isClosed ? 2 : 0);
   }
 
   async #toQuiet(): Promise<void> {
@@ -162,52 +145,33 @@ class Run {
     if (await this.#goesOn(watch)) {
       this.#ledger.broken(this.#clock.monotonic(), '11', 'idle replicas go on touching buckets');
     }
-    this.#balance(idleTimers);
-  }
-
-  #balance(timers: number): void {
     balance({
       ledger: this.#ledger,
       clock: this.#clock,
       server: this.#server,
       replicas: this.#all,
       upstreams: [...this.#upstreams.values()],
-      timers,
+      // A process alone has a tick, and a wake-up for each bucket.
+      timers: this.#plan.isAlone === true ? 1 + this.#plan.buckets.length : idleTimers,
     });
   }
 
-  async follow(
-    id: string,
-    { after, until }: Course,
-  ): Promise<Followed & { readonly log: readonly string[] }> {
+  async follow(id: string, { after, until }: Course): Promise<Followed> {
     this.#begin();
     const call = this.#ledger.call(id);
     const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
     const vacancy = new Vacancy(this.#ledger, upstream);
     const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
     const isKnown = (): boolean => sent() !== null || call.state === 'ended';
-    const { exact } = this.#ledger;
     const untilMs = Math.min(until ?? maxCourseMs, maxCourseMs);
     let vacantAt: number | null = null;
-    if (exact === null) {
-      const check = (now: number): void => {
-        if (sent() === null && now > after) vacancy.check(call, now);
-        vacantAt = vacancy.since;
-      };
-      // Up to the refusal the same steps, for the same history.
-      const everyMs = (): number => (this.#clock.monotonic() <= after ? checkEveryMs : courseEveryMs);
-      await this.#until(isKnown, untilMs, { check, everyMs });
-    } else {
-      const { stores } = must(this.#all[0], 'process');
-      const progress = new Progress(this.#ledger, exact, stores.limiter, this.#upstreams);
-      await this.#clock.run(untilMs, (now) => {
-        if (isKnown()) return this.#clock.halt();
-        // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
-        if (now <= after) progress.read(now);
-        vacancy.check(call, now);
-        vacantAt = vacancy.since;
-      });
-    }
+    const check = (now: number): void => {
+      if (sent() === null && now > after) vacancy.check(call, now);
+      vacantAt = vacancy.since;
+    };
+    // Up to the refusal the same steps, for the same history.
+    const everyMs = (): number => (this.#clock.monotonic() <= after ? checkEveryMs : courseEveryMs);
+    await this.#until(isKnown, untilMs, { check, everyMs });
     for (const { process } of this.#all) process.kill();
     const refused = this.#ledger.refusedCalls.find((each) => each.id === id) ?? null;
     return { sentAt: sent(), vacantAt, refused, log: this.#ledger.log };

@@ -39,7 +39,7 @@ export class Watch {
     this.#ledger.checkStated(now);
     for (const model of this.#server.models) {
       this.#room.check(model, now);
-      this.#looksIdle(model, now);
+      if (!this.#ledger.isAlone) this.#looksIdle(model, now);
       if (this.#ledger.isFaultless) this.#keepsNothing(model, now);
     }
     for (const call of this.#ledger.calls.values()) {
