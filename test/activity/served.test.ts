@@ -1,42 +1,38 @@
 /** `GET /activity` of a real gateway, as a client and an operator get it: the published shape, and each mistake told by its answer. */
 import { readFileSync } from 'node:fs';
-import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
 import type { AllActivity, WorkspaceActivity } from '../../src/activity/activity.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { listening, type Listening } from '../support/listening.ts';
 import { until } from '../support/until.ts';
 
 const schema = z.fromJSONSchema(
   JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
 );
 type Answer = readonly [status: number, body: string, fields?: Readonly<Record<string, string>>];
-let upstream: Server;
+let upstream: Listening;
 let gateway: TestGateway;
 /** The upstream's next answers; `broken`: it cuts the connection instead. */
 let answer: Answer | 'broken';
 
 beforeEach(async () => {
   answer = [200, '{}'];
-  upstream = createServer((request, response) => {
+  upstream = await listening((request, response) => {
     request.resume();
     if (answer === 'broken') return void request.socket.destroy();
     const [status, body, fields] = answer;
     response.writeHead(status, { 'content-type': 'application/json', ...fields }).end(body);
   });
-  await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
 });
 afterEach(async () => {
   await gateway.close();
-  upstream.closeAllConnections();
-  await new Promise<void>((done) => upstream.close(() => done()));
+  await upstream.close();
 });
 
 async function start(more: string, workspace = ''): Promise<void> {
-  const { port } = upstream.address() as AddressInfo;
   gateway = await startGateway({
-    upstreams: `  api:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer one"\n    ${more}`,
+    upstreams: `  api:\n    origins: ["${upstream.url}"]\n    allowPrivateAddresses: true\n    credential: "Bearer one"\n    ${more}`,
     workspaces: { acme: workspace === '' ? '' : `    ${workspace}`, idle: '' },
   });
 }

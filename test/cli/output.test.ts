@@ -6,10 +6,10 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync, closeSync, writeFileSync } from 'node:fs';
-import { createServer, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { ServerResponse } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { freePort } from '../support/free-port.ts';
+import { listening } from '../support/listening.ts';
 import { until } from '../support/until.ts';
 import { clean, fileOf, key, yamlOf } from './started.ts';
 
@@ -49,10 +49,8 @@ describe('serve goes on, and calls that it holds get their answers,', () => {
   ] as const)('%s', async (_, out, err) => {
     /** Calls that the upstream lets wait for their responses. */
     const held: ServerResponse[] = [];
-    const upstream = createServer((_request, response) => void held.push(response));
-    await once(upstream.listen(0, '127.0.0.1'), 'listening');
-    enders.push(() => (upstream.closeAllConnections(), upstream.close()));
-    const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
+    const { url: origin, close } = await listening((_request, response) => void held.push(response));
+    enders.push(close);
     const [port, adminPort] = [await freePort(), await freePort()];
     const path = fileOf(
       yamlOf(', drainSeconds: 1', 'log: { level: info, sampleSuccesses: 1 }')

@@ -1,12 +1,11 @@
 /** Commands beside a running gateway: `sluice tail`, `top` and `open`. */
 import { spawn } from 'node:child_process';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { lineOf, picture } from '../../src/cli/running.ts';
 import { begun, ran } from '../support/command.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
+import { listening } from '../support/listening.ts';
 import { until } from '../support/until.ts';
 
 /** A page of somebody else: an upstream, and no Sluice. */
@@ -148,12 +147,11 @@ test.each([
 
 test('commands ask an admin port that lies below a path', async () => {
   const asked: string[] = [];
-  const proxy = createServer(({ url }, response) => {
+  const proxy = await listening(({ url }, response) => {
     asked.push(url ?? '');
     response.writeHead(404).end();
   });
-  await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve));
-  const below = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}/sluice`;
+  const below = `${proxy.url}/sluice`;
   for (const command of [
     ['top', '--once', '--admin', below],
     ['top', '--once', '--admin', `${below}/`],
@@ -162,7 +160,7 @@ test('commands ask an admin port that lies below a path', async () => {
     expect((await ran(command)).code).toBe(1);
   const activity = '/sluice/activity?window=5m';
   expect(asked).toEqual([activity, activity, '/sluice/recording?seconds=1']);
-  await new Promise((resolve) => proxy.close(resolve));
+  await proxy.close();
 });
 
 test('tail ends when nobody reads its lines any more, as behind `head`', async () => {

@@ -1,11 +1,11 @@
 /** The way to a token endpoint: guarded addresses, no redirects, bounded time and size, failures without a word of it. */
-import { createServer, type RequestListener } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { RequestListener } from 'node:http';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { createEndpoint, endpointLimitMs } from '../../src/dispatch/one-request.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { homeward } from '../support/gateway.ts';
+import { listening } from '../support/listening.ts';
 import { until } from '../support/until.ts';
 
 const closers: (() => Promise<void>)[] = [];
@@ -14,14 +14,10 @@ afterEach(async () => {
 });
 
 /** Port of a server on loopback. */
-async function listening(listener: RequestListener): Promise<number> {
-  const server = createServer(listener);
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  closers.push(async () => {
-    server.closeAllConnections();
-    await new Promise((resolve) => server.close(resolve));
-  });
-  return (server.address() as AddressInfo).port;
+async function serving(listener: RequestListener): Promise<number> {
+  const { port, close } = await listening(listener);
+  closers.push(close);
+  return port;
 }
 const endpoint = createEndpoint({ clock: systemClock, resolve: homeward });
 const post = (url: string, { ask = endpoint, allowPrivateAddresses = true } = {}) =>
@@ -38,7 +34,7 @@ describe('a token endpoint', () => {
     'is not asked at a private address: %s',
     async (origin) => {
       let asked = 0;
-      const port = await listening((_, response) => {
+      const port = await serving((_, response) => {
         asked += 1;
         response.end('{}');
       });
@@ -49,7 +45,7 @@ describe('a token endpoint', () => {
 
   test('is asked once, and a redirect is a response like any other', async () => {
     const seen: string[] = [];
-    const port = await listening((incoming, response) => {
+    const port = await serving((incoming, response) => {
       seen.push(`${incoming.method} ${incoming.url}`);
       response.writeHead(307, { location: '/elsewhere', 'Retry-After': '3' }).end('moved');
     });
@@ -63,7 +59,7 @@ describe('a token endpoint', () => {
   test('is asked over a connection of its own each time, which does not stay open', async () => {
     const ports = new Set<number | undefined>();
     let open = 0;
-    const port = await listening((incoming, response) => {
+    const port = await serving((incoming, response) => {
       ports.add(incoming.socket.remotePort);
       open += 1;
       incoming.socket.once('close', () => (open -= 1));
@@ -75,7 +71,7 @@ describe('a token endpoint', () => {
   });
 
   test('that sends without end gives no token', async () => {
-    const port = await listening((_, response) => {
+    const port = await serving((_, response) => {
       const more = (): void => void (response.destroyed || response.write('x'.repeat(16_384), more));
       more();
     });
@@ -85,7 +81,7 @@ describe('a token endpoint', () => {
   test.each(['before its head', 'inside its body'])(
     'that stops %s is given up after the limit',
     async (where) => {
-      const port = await listening((_, response) => {
+      const port = await serving((_, response) => {
         if (where === 'inside its body') response.writeHead(200).write('{');
       });
       const ask = createEndpoint({ clock: fastClock(endpointLimitMs / 200) });
@@ -94,7 +90,7 @@ describe('a token endpoint', () => {
   );
 
   test('that does not listen or breaks off is unreachable', async () => {
-    const port = await listening((_, response) => response.destroy());
+    const port = await serving((_, response) => response.destroy());
     expect([await post(home(port)), await post(home(1))]).toEqual([
       failed('unreachable'),
       failed('unreachable'),

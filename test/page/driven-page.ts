@@ -2,8 +2,7 @@
  * Everything that observes a gateway, and instead of the gateway what a test says of buckets, ceilings, pauses, breakers and Redis; the
  * live page over it. Pressure is made by telling calls, so that every state of the page can be reached on purpose.
  */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { RequestListener } from 'node:http';
 import type { InForce, LaneInForce } from '../../src/activity/shape.ts';
 import { embeddedActivity, nobody, type SharedActivity } from '../../src/activity/recorder.ts';
 import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
@@ -21,6 +20,7 @@ import {
   type ProcessPressure,
 } from '../../src/telemetry/events.ts';
 import { bucketSnapshot, callAt, fixedRandom, memoryLines } from '../telemetry/drive.ts';
+import { listening } from '../support/listening.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
 
 export interface Played {
@@ -145,24 +145,20 @@ export async function drivenPage(
   const { page } = observation;
   telemetry.limiterMode('redis');
   telemetry.redisCommand('append', 0.4);
-  const routes = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>();
-  routes.set('/', page.index);
+  const routes = new Map<string, RequestListener>([['/', page.index]]);
   page.addRoutes({ get: (path, handler) => routes.set(path, handler) });
-  const server = createServer((request, response) => {
+  const server = await listening((request, response) => {
     // Also below a path, as behind a reverse proxy.
     const route = routes.get((request.url ?? '').replace(/^\/below(?=\/)/, ''));
     if (route === undefined) response.writeHead(404).end();
     else route(request, response);
   });
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
-
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    url: `${server.url}/`,
     ...driven,
     async close() {
       await observation.close();
-      server.closeAllConnections();
-      await new Promise<void>((done) => server.close(() => done()));
+      await server.close();
     },
   };
 }

@@ -1,7 +1,5 @@
 /** `/recording` and `sluice record` beside running gateways: what is written of which calls, for whom, and when it ends. */
-import { once } from 'node:events';
-import { get, createServer, type IncomingMessage, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { get, type IncomingMessage } from 'node:http';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import express from 'express';
 import { systemClock } from '../../src/clock.ts';
@@ -13,6 +11,7 @@ import { Recorder, type Arrival } from '../../src/recording/recorder.ts';
 import { quota } from '../dispatch/feedback/learning.ts';
 import { begun, ran } from '../support/command.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { listening, type Listening } from '../support/listening.ts';
 import { skippingClock } from '../support/skipping-clock.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import { until } from '../support/until.ts';
@@ -24,7 +23,7 @@ const stated = {
   'x-ratelimit-remaining-tokens': '7654',
 };
 const usage = { prompt_tokens: 30, completion_tokens: 12, total_tokens: 42 };
-let upstream: Server;
+let upstream: Listening;
 let held: (() => void)[] = [];
 /** So many requests are refused for 5 s. */
 let refusals = 0;
@@ -34,7 +33,7 @@ let gateway: TestGateway;
 const clock = skippingClock();
 
 beforeAll(async () => {
-  upstream = createServer((request, response) => {
+  upstream = await listening((request, response) => {
     const end = () => response.writeHead(200, stated).end(JSON.stringify({ usage }));
     if (request.url === '/held') held.push(end);
     else if (refusals > 0) {
@@ -42,8 +41,7 @@ beforeAll(async () => {
       response.writeHead(429, { 'retry-after': '5' }).end();
     } else request.resume().on('end', end);
   });
-  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
-  const origins = `origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true`;
+  const origins = `origins: ["${upstream.url}"], allowPrivateAddresses: true`;
   const options = {
     clock,
     upstreams: `  model: { kind: language-model, ${origins} }\n  api: { ${origins} }`,
@@ -54,7 +52,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await Promise.all(gateways.map((each) => each.close()));
-  upstream.close();
+  await upstream.close();
 });
 
 const send = (path: string, { to = gateway, as = 'acme', fields = {} } = {}) =>
@@ -176,9 +174,8 @@ test('a reader that does not read is told that it was too slow, and holds no mem
     buckets: () => [],
   });
   const app = express().get('/recording', (request, response) => recorder.open(request, response));
-  const server = app.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const client = await connectRaw((server.address() as AddressInfo).port);
+  const server = await listening(app);
+  const client = await connectRaw(server.port);
   client.socket.pause();
   await client.send('GET /recording?seconds=600 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n');
   await until(() => recorder.isRecording);
@@ -198,7 +195,7 @@ test('a reader that does not read is told that it was too slow, and holds no mem
   client.socket.resume();
   const { bytes } = await client.closed;
   expect(bytes.toString()).toMatch(/\{"sluice":"recording","ended":"reader_too_slow"\}\s+(?:0\s+)?$/);
-  server.close();
+  await server.close();
 });
 
 describe('who may record', () => {
@@ -266,12 +263,10 @@ describe('sluice record', () => {
   });
 
   test('JSON of something else is no recording', async () => {
-    const other = createServer((_request, response) => void response.end('{"paused":true}'));
-    await once(other.listen(0, '127.0.0.1'), 'listening');
-    const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
-    const { ended, err } = begun(['record', '--seconds', '1', '--admin', url], terminals);
+    const other = await listening((_request, response) => void response.end('{"paused":true}'));
+    const { ended, err } = begun(['record', '--seconds', '1', '--admin', other.url], terminals);
     expect(await ended).toBe(1);
     expect(err.join()).toContain('is no recording');
-    other.close();
+    await other.close();
   });
 });

@@ -2,9 +2,9 @@
  * A token endpoint (RFC 6749 §4.4 and §6) on a real socket: tokens that end, tokens that revoke each other, refresh tokens that are
  * replaced with each use, responses that are slow, missing, lost or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
  */
-import { createServer, type IncomingHttpHeaders } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingHttpHeaders } from 'node:http';
 import { systemClock, type Clock } from '../../src/clock.ts';
+import { listening } from './listening.ts';
 
 /** How the next request is answered; the last one given stays. */
 export type Manner =
@@ -124,7 +124,7 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
     const refresh = refreshToken === null ? {} : { refresh_token: refreshToken };
     return JSON.stringify({ access_token: token, token_type: 'Bearer', ...life, ...refresh });
   };
-  const server = createServer((request, response) => {
+  const server = await listening((request, response) => {
     atOnce += 1;
     maxAtOnce = Math.max(maxAtOnce, atOnce);
     response.on('close', () => (atOnce -= 1));
@@ -152,9 +152,8 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
       else later(afterMs, give);
     });
   });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/oauth/token`,
+    url: `${server.url}/oauth/token`,
     requests,
     issued,
     get maxAtOnce() {
@@ -170,8 +169,7 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
     revoke,
     async close() {
       for (const cancel of cancels) cancel();
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
+      await server.close();
     },
   };
 }

@@ -1,6 +1,5 @@
 /** A real OTLP/HTTP receiver on loopback: keeps what exporters post as JSON. */
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { listening } from '../support/listening.ts';
 
 export interface SinkSpan {
   readonly traceId: string;
@@ -30,14 +29,12 @@ const plain = (pairs: readonly Pair[]): Record<string, unknown> =>
 export async function otlpSink() {
   const spans: SinkSpan[] = [];
   const bodies: string[] = [];
-  const paths: string[] = [];
-  const server = createServer((request, response) => {
+  const server = await listening((request, response) => {
     const chunks: Buffer[] = [];
     request.on('data', (chunk: Buffer) => chunks.push(chunk));
     request.on('end', () => {
       const text = Buffer.concat(chunks).toString();
       bodies.push(text);
-      paths.push(request.url ?? '');
       for (const { resource, scopeSpans } of (JSON.parse(text) as Exported).resourceSpans) {
         for (const span of scopeSpans.flatMap((each) => each.spans)) {
           spans.push({
@@ -50,16 +47,5 @@ export async function otlpSink() {
       response.writeHead(200, { 'content-type': 'application/json' }).end('{}');
     });
   });
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
-  const { port } = server.address() as AddressInfo;
-  return {
-    endpoint: `http://127.0.0.1:${port}`,
-    spans,
-    bodies,
-    paths,
-    close: () => {
-      server.closeAllConnections();
-      return new Promise<void>((done) => server.close(() => done()));
-    },
-  };
+  return { endpoint: server.url, spans, bodies, close: server.close };
 }
