@@ -9,5 +9,16 @@ export type OwnScript = 'consume' | 'freelane' | 'giveback' | 'presence' | 'rest
 
 const folder = new URL('lua/', import.meta.url);
 
-export const runOwn = (client: RedisClient, name: OwnScript, words: ScriptWords): Promise<unknown> =>
-  runScript(client, { folder, name }, words);
+/** A key that holds a value of another type, which somebody else has put there, is replaced. */
+export async function runOwn(client: RedisClient, name: OwnScript, words: ScriptWords): Promise<unknown> {
+  try {
+    return await runScript(client, { folder, name }, words);
+  } catch (failure) {
+    if (!String(failure).includes('WRONGTYPE')) throw failure;
+    for (const key of words.keys)
+      await runScript(client, { folder, name: 'replace' }, { keys: [key], argv: [typeOf(key)] });
+    return runScript(client, { folder, name }, words);
+  }
+}
+
+const typeOf = (key: string): string => (/sends:|replicas$/.test(key) ? 'zset' : 'string');

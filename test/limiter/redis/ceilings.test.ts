@@ -80,6 +80,33 @@ describe('the scripts of ceilings', () => {
     );
   });
 
+  test('replace what somebody else has put in the place of a ceiling or a lane, and count on', async () => {
+    const limits = ['2', '9', windowMs, '86400', ''];
+    await client.hset('sends:{f}', 'foreign', 1);
+    await client.set('day:{f}', 'foreign');
+    expect(await run('slots', 'f', [windowMs, '', '9'])).toEqual([0, 0, -1]);
+    expect(await run('consume', 'f', [...limits, 'one', '0'])).toMatchObject([
+      'taken',
+      1,
+      expect.anything(),
+      8,
+    ]);
+    await client.del('day:{f}');
+    await client.lpush('day:{f}', 'foreign');
+    expect(await run('consume', 'f', [...limits, 'two', '0'])).toMatchObject([
+      'taken',
+      2,
+      expect.anything(),
+      8,
+    ]);
+    expect(await client.ttl('day:{f}')).toBeGreaterThan(86_000);
+    const take = () => runOwn(client, 'takelane', { keys: ['lane:f'], argv: ['token', '1000'] });
+    await client.lpush('lane:f', 'foreign');
+    expect(await take()).toBeNull();
+    await client.set('lane:f', 'foreign');
+    expect(await take()).toBeNull();
+  });
+
   test('report of a window with many sends every so many of them, and the last', async () => {
     const times = Array.from({ length: 25 }, (_, n) => [String(1_000 + n), `c${n}`]).flat();
     await client.zadd('sends:{many}', ...times);

@@ -30,7 +30,9 @@ if perMinute then
   taken = redis.call('ZCARD', sends)
   if taken > 0 then last = timeAt(-1) end
 end
-local ofDay = perDay and tonumber(redis.call('GET', day) or '0')
+-- Text that is no number is somebody else's.
+local counted = perDay and tonumber(redis.call('GET', day))
+local ofDay = counted or 0
 
 -- When the next slot is free again, which all calls but a first one and a repeated one leave as it is.
 local oldest
@@ -52,7 +54,8 @@ local function take(id, at)
     oldest = oldest or freeIn(0)
   end
   if perDay and isNew then
-    redis.call('SET', day, 0, 'EX', dayS, 'NX')
+    if not counted then redis.call('SET', day, 0, 'EX', dayS) end
+    counted = true
     ofDay = redis.call('INCRBY', day, 1)
     if redis.call('TTL', day) < 0 then redis.call('EXPIRE', day, dayS) end
   end

@@ -8,7 +8,7 @@ ARGV  1 id ('' = only the day counts)  2 also of the day (0/1)
 Reply 1 | 0
 ]]
 local removed = ARGV[1] == '' and 1 or redis.call('ZREM', KEYS[1], ARGV[1])
-if removed == 1 and ARGV[2] == '1' and tonumber(redis.call('GET', KEYS[2]) or '0') > 0 then
+if removed == 1 and ARGV[2] == '1' and (tonumber(redis.call('GET', KEYS[2])) or 0) > 0 then
   redis.call('DECR', KEYS[2])
 end
 return removed

@@ -10,13 +10,7 @@ local function text(value) return string.format('%.17g', value) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 -- The clock of Redis may have been set back.
-local last = redis.pcall('ZSCORE', KEYS[1], ARGV[1])
--- Somebody else has put a value of another type there, which no replica could ever add itself to.
-if type(last) == 'table' then
-  if not string.find(last.err, 'WRONGTYPE', 1, true) then return last end
-  redis.call('DEL', KEYS[1])
-  last = false
-end
+local last = redis.call('ZSCORE', KEYS[1], ARGV[1])
 local wasSetBack = last and tonumber(last) >= now + lifeMs
 redis.call('ZREMRANGEBYSCORE', KEYS[1], text(now + lifeMs), '+inf')
 local isNew = redis.call('ZADD', KEYS[1], text(now), ARGV[1])

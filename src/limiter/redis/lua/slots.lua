@@ -15,7 +15,7 @@ end
 local expired = redis.call('ZCOUNT', sends, '-inf', string.format('%.17g', now - windowMs))
 local live = redis.call('ZCARD', sends) - expired
 local every = math.max(1, math.ceil(live / most))
-local reply = { live, redis.call('GET', day) or '0', redis.call('PTTL', day) }
+local reply = { live, tonumber(redis.call('GET', day)) or 0, redis.call('PTTL', day) }
 local all = every == 1 and redis.call('ZRANGE', sends, expired, -1, 'WITHSCORES')
 for n = every, live + every - 1, every do
   local at = math.min(n, live) - 1
