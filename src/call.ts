@@ -30,11 +30,11 @@ export interface Call {
   /** Aborted when the client's connection is gone. */
   readonly clientGone: AbortSignal;
   /**
-   * The whole request body, to be read once (only then is `100 Continue` sent).
+   * The whole request body, to be read once (only then is `100 Continue` sent); at once where there is none.
    * The bytes count for `owner`, the id of the calling workspace: one may hold half of what the process may.
-   * Rejects with a `Refusal` (`body_too_large`, `overloaded`), or with `clientGone.reason` when the client left.
+   * Throws, or rejects with, a `Refusal` (`body_too_large`, `overloaded`), or `clientGone.reason` when the client left.
    */
-  readonly readBody: (owner: string) => Promise<CallBody>;
+  readonly readBody: (owner: string) => CallBody | Promise<CallBody>;
   /** The call has a valid API key. */
   readonly authenticated: () => void;
   /** Reports what is known so far, so that a refusal thrown later can carry it too. A later report replaces an earlier one. */

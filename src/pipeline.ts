@@ -73,7 +73,8 @@ export class Pipeline {
     callRecord.workspaceId = caller.workspace.id;
     const route = run.egress.routes.find(call, caller);
     callRecord.routed(route.upstream);
-    const body = await call.readBody(caller.workspace.id);
+    const read = call.readBody(caller.workspace.id);
+    const body = read instanceof Promise ? await read : read;
     const prepared = prepare({ call, caller, route, body, run, callRecord }, this.#parts);
     const { admission, reserving } = prepared.request;
     callRecord.admitting(admission.costs, reserving !== undefined);
@@ -86,7 +87,8 @@ export class Pipeline {
     const checks = new SendChecks(this.#parts, prepared);
     let ticket: Ticket | null = null;
     try {
-      await checks.mayEnter();
+      const opening = checks.mayEnter();
+      if (opening !== null) await opening;
       ticket = await this.#parts.admission.enter(prepared.request, audience.signal);
       for (;;) {
         prepared.callRecord.queued();
@@ -101,7 +103,8 @@ export class Pipeline {
         const result = await this.#attempts.send(attempt);
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
         const remainingMs = audience.signal.aborted ? 0 : ticket.remainingMs();
-        const isCredentialRenewed = await checks.learn(result);
+        const learned = checks.learn(result);
+        const isCredentialRenewed = typeof learned === 'boolean' ? learned : await learned;
         const decision = this.#attempts.judge(prepared, result, {
           ...progress,
           remainingMs,

@@ -351,12 +351,6 @@ class CeilingSlots {
     return this.#farLateMs > 0;
   }
 
-  /** Asks the call's ceiling for a slot that is valid when the reply comes. */
-  async ask(call: QueuedCall): Promise<SlotReply> {
-    const slot = await this.#take(call);
-    return this.isOld(call, slot) ? this.fresh(call, slot) : slot;
-  }
-
   /**
    * The reply when `before` has resolved, which is when the grants before this one have theirs. Slots of a far store that become too old
    * meanwhile are taken again at once: asking only when a call is next would cost a round trip, in which all slots behind it become too old.
@@ -381,7 +375,7 @@ class CeilingSlots {
   /** The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. */
   async fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
     let slot = asked;
-    while (this.isOld(call, slot)) slot = await this.#take(call, slot);
+    while (this.isOld(call, slot)) slot = await this.ask(call, slot);
     return slot;
   }
 
@@ -412,8 +406,8 @@ class CeilingSlots {
     if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
   }
 
-  /** Takes a slot, in the place of an earlier one; of a far store for a call that leaves later. */
-  async #take(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
+  /** Asks the call's ceiling for a slot, in the place of an earlier one; a far store for one of a call that leaves later. */
+  async ask(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
     const { clock, ceilings, limiter } = this.#parts;
     const { ceiling, lane } = call;
     const { bucket, ticket, ceilingTag } = call.request.admission;

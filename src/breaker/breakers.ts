@@ -91,8 +91,14 @@ export class Breakers {
     });
   }
 
+  /** False: no call needs to be asked about. */
+  get isAnyOpen(): boolean {
+    return this.#known.size > 0;
+  }
+
   /** Why a call must not be sent now; `null` = it may, or would be a probe. */
   openBreakerRefusal(subject: BreakerSubject): Refusal | null {
+    if (!this.isAnyOpen) return null;
     const now = this.#now();
     for (const { state } of this.#concerning(subject))
       if (asProbe(state, now) === null) return breakerRefusal(state, now);
@@ -237,7 +243,6 @@ export class Breakers {
 
   /** The breakers of a call. Those that no call has asked for in a long time are forgotten. */
   *#concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
-    if (this.#known.size === 0) return;
     for (const { key } of this.#namesOf(subject).values()) {
       const known = this.#known.peek(key);
       if (known === undefined) continue;

@@ -94,10 +94,12 @@ export class Controls {
     return pause === null || ms <= 0 ? null : { ms, since: pause.since };
   }
 
-  /** A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here. */
-  async used(upstream: string, bucket: BucketKey): Promise<void> {
+  /**
+   * A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here; `null` = nobody did.
+   */
+  used(upstream: string, bucket: BucketKey): Promise<void> | null {
     const known = this.#known.get(upstream);
-    if (known !== undefined) await this.#openOne(known, bucket);
+    return known === undefined ? null : this.#openOne(known, bucket);
   }
 
   pause(upstream: string, ms: number): Promise<ControlOutcome> {

@@ -75,8 +75,8 @@ const maxHoldMs = 1_000;
 export class Dispatcher {
   readonly #clock: Clock;
   readonly #transport: Transport;
-  /** Resolve when the latest sending of a lane is ready to be written, or will never be. */
-  readonly #written = new Map<string, Promise<void>>();
+  /** What is called when the latest sending of a lane is ready to be written, or will never be. */
+  readonly #followers = new Map<string, (() => void)[]>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -88,17 +88,17 @@ export class Dispatcher {
    * earlier call whose connection is still being made: connections are made at once, but a request is written only behind the request
    * before it, unless that one's connection takes longer than `maxHoldMs`.
    */
-  async send({ prepared, traceparent, credential, lane, signal }: Sending): Promise<AttemptResult> {
+  send({ prepared, traceparent, credential, lane, signal }: Sending): Promise<AttemptResult> {
     const { call, caller, route, description, body, replacedFields = null, pools } = prepared;
     const { upstream, host, origin, pathAndQuery } = route;
     const { method } = call;
     const { length } = body.bytes;
-    const ahead = this.#written.get(lane);
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#written.set(lane, promise);
+    const ahead = this.#followers.get(lane);
+    const followers: (() => void)[] = [];
+    this.#followers.set(lane, followers);
     const onReady = (): void => {
-      if (this.#written.get(lane) === promise) this.#written.delete(lane);
-      resolve();
+      if (this.#followers.get(lane) === followers) this.#followers.delete(lane);
+      for (const follow of followers) follow();
     };
     const request = {
       origin,
@@ -125,18 +125,17 @@ export class Dispatcher {
       line: (start: () => void) => pools.permits.enter(origin, caller.workspace, start),
       onReady,
     };
-    try {
-      return await attempt(this.#transport, request, this.#clock);
-    } finally {
-      // A request that was never written must not hold back those behind it.
-      onReady();
-    }
+    return attempt(this.#transport, request, this.#clock);
   }
 
-  #atMost(ahead: Promise<void>): Promise<void> {
-    const late = Promise.withResolvers<void>();
-    const cancel = this.#clock.after(maxHoldMs, late.resolve);
-    return Promise.race([ahead, late.promise]).finally(cancel);
+  #atMost(ahead: (() => void)[]): Promise<void> {
+    return new Promise((resolve) => {
+      const cancel = this.#clock.after(maxHoldMs, resolve);
+      ahead.push(() => {
+        cancel();
+        resolve();
+      });
+    });
   }
 
   /** Cuts every exchange that is still going on, and closes these pools. */

@@ -137,6 +137,9 @@ const backoffMs = (firstMs: number, n = 0, maxMs = 8_000): number => Math.min(fi
 const mayRunTwice = ({ idempotent, hasOwnIdempotency }: ResendCall): boolean =>
   idempotent || hasOwnIdempotency;
 
+/** Of a response that refuses nothing. */
+export const passedOn: ResendDecision = { kind: 'pass', shouldRetry: null, closes: 'none', closeMs: 0 };
+
 /** Decides after each attempt. Total: every outcome has a decision. */
 export function resend(input: ResendInput): ResendDecision {
   const { call, outcome, history } = input;

@@ -38,8 +38,8 @@ export interface TransportAttempt {
   /** Queue for a socket permit, and what ends it; the wait counts towards the connect limit. Default: no queue. */
   readonly line?: (start: () => void) => () => void;
   /**
-   * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
-   * later are written later. Must not throw.
+   * Called when the request is to be written at the end of this turn of the event loop, or never will be: requests that come to this
+   * point later are written later. Must not throw.
    */
   readonly onReady?: () => void;
   /** Called once, just before the request's bytes go out. Must not throw. */
@@ -126,9 +126,10 @@ class Exchange {
     this.attempt = attempt;
     this.#transport = transport;
     this.#number = number;
-    this.#totalEndsAt = transport.clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
+    const now = transport.clock.monotonic();
+    this.#totalEndsAt = now + (attempt.timeouts.totalMs ?? Infinity);
     transport.live.set(number, this);
-    this.#limit('connectMs');
+    this.#limit('connectMs', now);
     attempt.signal.addEventListener('abort', this);
   }
 
@@ -261,15 +262,14 @@ class Exchange {
   }
 
   /** The limit of the next stage counts from now: of connecting, of the response's head, of silence within the body. */
-  #limit(stage: 'connectMs' | 'headMs' | 'idleMs'): void {
-    this.#stageEndsAt = this.#transport.clock.monotonic() + this.attempt.timeouts[stage];
-    this.#setTimer();
+  #limit(stage: 'connectMs' | 'headMs' | 'idleMs', now = this.#transport.clock.monotonic()): void {
+    this.#stageEndsAt = now + this.attempt.timeouts[stage];
+    this.#setTimer(now);
   }
 
-  #setTimer(): void {
+  #setTimer(now: number): void {
     const isBody = this.#phase === 'body';
     const { idleMs } = this.attempt.timeouts;
-    const now = this.#transport.clock.monotonic();
     const lookAt = isBody ? now + idleMs / looksPerIdle : Infinity;
     const at = Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt);
     // One that rings earlier sets the next: most exchanges end with their first timer.
@@ -281,7 +281,7 @@ class Exchange {
       const then = this.#transport.clock.monotonic();
       if (this.#phase === 'body' && this.#hasMoved()) this.#stageEndsAt = then + idleMs;
       if (then >= Math.min(this.#stageEndsAt, this.#totalEndsAt)) this.#fail('timeout');
-      else this.#setTimer();
+      else this.#setTimer(then);
     });
   }
 
@@ -316,11 +316,14 @@ class Exchange {
 
   #over(): void {
     if (this.isOver) return;
+    const wasNeverWritten = this.#phase === 'connect';
     this.#phase = 'over';
     this.#cancelTimer?.();
     this.attempt.signal.removeEventListener('abort', this);
     this.#endPermit?.();
     this.#transport.live.delete(this.#number);
+    // It must not hold back those behind it.
+    if (wasNeverWritten) this.attempt.onReady?.();
   }
 }
 

@@ -142,9 +142,9 @@ export class ReadCall extends OpenCall implements Call {
     parts.heldBytes.held += this.#headBytes;
   }
 
-  async readBody(owner: string): Promise<CallBody> {
+  readBody(owner: string): CallBody | Promise<CallBody> {
     const { request, gone } = this;
-    const { heldBytes, clock, settings } = this.#parts;
+    const { heldBytes, settings } = this.#parts;
     gone.throwIfAborted();
     if (!heldBytes.assign(this.#headBytes, owner)) throw this.#overloaded();
     this.#owner = owner;
@@ -153,6 +153,11 @@ export class ReadCall extends OpenCall implements Call {
     if (announced > settings.maxBodyBytes) throw this.#tooLarge();
     if (!heldBytes.fits(announced, owner)) throw this.#overloaded();
     this.connection.askForBody(this);
+    return this.#bodyOf(owner);
+  }
+
+  async #bodyOf(owner: string): Promise<CallBody> {
+    const { clock, settings } = this.#parts;
     const bytes = await this.#collectBody(owner);
     return { bytes, replayable: bytes.length <= settings.maxReplayBytes, completeAt: clock.monotonic() };
   }

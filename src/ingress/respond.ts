@@ -68,21 +68,29 @@ const smallBytes = 8 * 1024;
  * Ends the response with its last bytes; `null` = nothing more. Resolves when all of it was handed to the socket, or never will be. Node
  * puts a string of one byte per character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
  */
-async function finish(
+function finish(
   call: OpenCall,
   last: Buffer | null,
   maxUnreadMs: number,
   parts: ServeParts,
-): Promise<ResponseEnd> {
-  const { response, gone } = call;
+): ResponseEnd | Promise<ResponseEnd> {
+  const { response } = call;
   if (bodyUnread(call)) {
     if (last === null) response.flushHeaders();
     else response.write(last);
-    await linger(call, parts);
-    response.end();
-  } else if (last === null) response.end();
+    return linger(call, parts).then(() => {
+      response.end();
+      return written(call, maxUnreadMs);
+    });
+  }
+  if (last === null) response.end();
   else if (last.length > smallBytes) response.end(last);
   else response.end(last.toString('latin1'), 'latin1');
+  return written(call, maxUnreadMs);
+}
+
+/** The end of a response of which nothing is left to be written but what waits in this process. */
+function written({ response, gone }: OpenCall, maxUnreadMs: number): ResponseEnd | Promise<ResponseEnd> {
   if (gone.aborted) return 'client_gone';
   // Nothing waits in this process of almost all responses.
   if (response.writableLength === 0) return 'complete';

@@ -12,6 +12,7 @@ import { type AttemptResult, type Sending, statusOf } from '../dispatch/dispatch
 import { spentOf } from '../dispatch/feedback/usage.policy.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import {
+  passedOn,
   resend,
   type ResendDecision,
   type ResendHistory,
@@ -57,10 +58,13 @@ export class Attempts {
     const { prepared, lease } = attempt;
     const { dispatcher, quotas, responseTimes, clock } = this.#parts;
     const sentAt = clock.monotonic();
-    const result = await dispatcher.send(attempt).catch((bug: unknown) => {
+    let result: AttemptResult;
+    try {
+      result = await dispatcher.send(attempt);
+    } catch (bug) {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
-    });
+    }
     if (result.kind === 'failed') return result;
     const { throttle } = result.feedback;
     quotas.noteOwner(prepared.ownQuota, result.feedback);
@@ -81,6 +85,7 @@ export class Attempts {
       readonly isObserved: boolean;
     },
   ): ResendDecision {
+    if (isServed(result) && !state.isCredentialRenewed) return passedOn;
     const { responseTimes, clock } = this.#parts;
     const { history, refusedAt, remainingMs, isCredentialRenewed, isObserved } = state;
     const decision = resend({
@@ -160,6 +165,10 @@ export class Attempts {
     if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.() ?? null);
   }
 }
+
+/** Most attempts are: there is nothing to decide. */
+const isServed = (result: AttemptResult): boolean =>
+  result.kind === 'answered' && statusOf(result) < 400 && result.feedback.throttle === null;
 
 /** An attempt as the resend policy sees it. */
 function outcomeOf(result: AttemptResult, isCredentialRenewed: boolean): ResendInput['outcome'] {

@@ -43,16 +43,16 @@ export class SendChecks {
     this.#call = call;
   }
 
-  /** Before the call enters its lane. @throws Refusal where it cannot be sent within its wait */
-  async mayEnter(): Promise<void> {
+  /** Before the call enters its lane; `null` = at once. @throws Refusal where it cannot be sent within its wait */
+  mayEnter(): Promise<void> | null {
     const { breakers, controls } = this.#parts;
     const { subject, admission, maxWaitMs } = this.#call.request;
     const refusal = breakers.openBreakerRefusal(subject);
     if (refusal !== null) throw refusal;
     this.#credential(maxWaitMs);
-    await controls.used(subject.upstream, admission.bucket);
     const pausedMs = controls.pausedMs(subject.upstream);
     if (pausedMs > maxWaitMs) throw pausedTooLong('wait_too_long', pausedMs);
+    return controls.used(subject.upstream, admission.bucket);
   }
 
   /**
@@ -74,7 +74,7 @@ export class SendChecks {
       const pausedMs = controls.pausedMs(subject.upstream);
       if (pausedMs > remainingMs && pausedMs > 0) throw pausedTooLong('wait_expired', pausedMs);
       if (pausedMs > 0) return later('paused', Math.min(pausedMs, askAgainMs.paused));
-      if (this.#probed.length === 0) this.#probed = await breakers.pass(subject);
+      if (this.#probed.length === 0 && breakers.isAnyOpen) this.#probed = await breakers.pass(subject);
       if (lease.holds()) return { lease, credential: credential.field };
     } catch (refusal) {
       lease.settle({ kind: 'dropped' }, null);
@@ -87,10 +87,10 @@ export class SendChecks {
   }
 
   /**
-   * Tells breakers and credentials what an attempt shows. Resolves with true where the credential of the call has ended, and another
-   * one is there or on its way.
+   * Tells breakers and credentials what an attempt shows. True, or resolves with true, where the credential of the call has ended, and
+   * another one is there or on its way.
    */
-  async learn(result: AttemptResult): Promise<boolean> {
+  learn(result: AttemptResult): boolean | Promise<boolean> {
     this.#observe(result);
     if (result.kind === 'failed' || this.#sent === null) return false;
     const { credentials } = this.#parts;

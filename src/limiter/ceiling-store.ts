@@ -43,7 +43,7 @@ export interface Slot {
 }
 
 /** Whether a slot was taken. */
-type Take<Slot> =
+export type TakeReply =
   /** `dayLeft`: calls that the ceiling of the day allows after this one; `null` = there is none. */
   | {
       readonly kind: 'taken';
@@ -53,8 +53,6 @@ type Take<Slot> =
     }
   /** `isDaily`: the ceiling of the day refused; else that of the minute did. */
   | { readonly kind: 'refused'; readonly waitMs: number; readonly isDaily: boolean };
-
-export type TakeReply = Take<Slot>;
 
 export interface SharedCeilingParts {
   readonly redis: RedisCeilings;
@@ -219,10 +217,8 @@ export class CeilingStore {
   }
 
   /** Takes a slot of what this process may let through by itself. */
-  async #takeHere(ceiling: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
-    const reply = await this.#local.take(this.#share(ceiling), lateMs);
-    if (reply.kind === 'refused') return reply;
-    return { ...reply, slot: { id, isInRedis: false, local: reply.slot, isGivenBack: false } };
+  #takeHere(ceiling: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
+    return this.#local.take(this.#share(ceiling), id, lateMs);
   }
 
   /** Forgets a slot that is about to be taken again or goes back. Returns its name where Redis counts it. */
@@ -310,7 +306,7 @@ class LocalCeilings {
   }
 
   /** The minute is asked first because it refuses most often and without a trace; when the day refuses, the minute's slot goes back. */
-  async take({ key, perMinute, perDay }: CeilingRef, lateMs: number): Promise<Take<LocalSlot>> {
+  async take({ key, perMinute, perDay }: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
     let minute: number | null = null;
     if (perMinute !== null) {
       try {
@@ -328,7 +324,8 @@ class LocalCeilings {
     }
     const state = perMinute === null ? null : minuteState(this.view(key), perMinute, now);
     const day = left === null ? null : this.#countOfDay(key);
-    return { kind: 'taken', slot: { minute, day }, state, dayLeft: left === null ? null : left.calls - 1 };
+    const slot = { id, isInRedis: false, local: { minute, day }, isGivenBack: false };
+    return { kind: 'taken', slot, state, dayLeft: left === null ? null : left.calls - 1 };
   }
 
   /** Counts a send that another store allowed, whatever the limits are. */
