@@ -67,6 +67,8 @@ export interface ObservedTicket extends Pick<Ticket, 'whenGranted' | 'waitedMs' 
 /** A lane whose grant went back counts as held for the same cause until it is granted again: a little longer than it sleeps. Milliseconds. */
 const outsideSlackMs = 1_000;
 
+const nothingHeldIt: readonly HeldTime[] = [];
+
 export const handedIn = new Error('a ticket was used after it was handed in');
 
 export class QueuedCall implements Ticket {
@@ -169,7 +171,9 @@ export class QueuedCall implements Ticket {
   }
 
   held(): readonly HeldTime[] {
-    return this.observed === null ? heldTimes(this.heldSoFar, this.#waitedMs) : [];
+    return this.observed === null && this.heldSoFar !== null
+      ? heldTimes(this.heldSoFar, this.#waitedMs)
+      : nothingHeldIt;
   }
 
   get isObserved(): boolean {
@@ -377,7 +381,7 @@ export class WaitRegistry {
   }
 
   #ends(call: QueuedCall): void {
-    call.heldSoFar = this.#causes.ends(call.heldSoFar, call.lane);
+    if (call.heldSoFar !== null) call.heldSoFar = this.#causes.ends(call.heldSoFar, call.lane);
   }
 
   /** The caller, if it waits, gets its lease. */
@@ -386,7 +390,7 @@ export class WaitRegistry {
     if (state.kind !== 'waiting') return;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', ticketEnded: false });
-    this.#causes.onEvent(call.lane);
+    if (call.lane.causes.calls > 0) this.#causes.onEvent(call.lane);
     state.resolve(lease);
   }
 

@@ -42,10 +42,9 @@ const waitCauses = heldByReasons.filter((reason) => reason !== 'queue');
 
 /**
  * What held a call whose waits are over, longest first. What of `waitedMs` no cause was known for goes to the last one, so that the sum
- * is `waitedMs` but for causes of less than a millisecond. @param held `null` = it was in no lane.
+ * is `waitedMs` but for causes of less than a millisecond.
  */
-export function heldTimes(held: CallHeld | null, waitedMs: number): readonly HeldTime[] {
-  if (held === null) return [];
+export function heldTimes(held: CallHeld, waitedMs: number): readonly HeldTime[] {
   const known = waitCauses.reduce((sum, cause) => sum + (held.past[cause] ?? 0), 0);
   const whole = plus(held.past, held.cause, Math.max(0, waitedMs - known));
   return waitCauses
@@ -78,8 +77,8 @@ export class WaitCauses {
   }
 
   /** What has held the call, which waits in the lane no longer. */
-  ends(held: CallHeld | null, lane: LaneView): CallHeld | null {
-    if (held === null || held.from === null) return held;
+  ends(held: CallHeld, lane: LaneView): CallHeld {
+    if (held.from === null) return held;
     const { timeline } = lane.causes;
     const totals = totalsAt(timeline, this.#now());
     let { past } = held;

@@ -312,6 +312,7 @@ const ofSharing = /^(?:public|s-maxage)\s*(?:=|$)/i;
  * shared caches, `private` comes first, so that no quote behind it, however broken, hides it.
  */
 function privateCacheControl(lines: readonly string[]): string {
+  if (lines.length === 0) return 'private';
   // Commas within quoted strings separate nothing. A quote that is never closed quotes nothing.
   const directives = lines.flatMap((line) => line.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/g) ?? []);
   const kept = directives.map((each) => each.trim()).filter((each) => each !== '' && !ofSharing.test(each));
@@ -324,6 +325,7 @@ function privateCacheControl(lines: readonly string[]): string {
 
 /** The `Vary` that the client gets for the upstream's lines of that name. `keyFields` in lower case. */
 function varyWith(lines: readonly string[], keyFields: readonly string[]): string {
+  if (lines.length === 0) return keyFields.join(', ');
   const given = lines.flatMap((line) => line.split(',')).map((name) => name.trim());
   const names = given.filter((name) => name !== '');
   if (names.includes('*')) return '*';

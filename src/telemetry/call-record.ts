@@ -154,11 +154,12 @@ export class RunningCallRecord {
   sent(): string | null {
     this.#guard(() => {
       if (this.#isOver) return;
-      this.#waitEnded();
+      const now = this.#now();
+      this.#waitEnded(now);
       this.#spans?.attemptEnded();
       if (this.call.clientGone.aborted) this.#to.metrics.count('sluice_dispatched_after_client_gone_total');
-      this.#sentAt = this.#now();
-      this.recording?.sent(this.#sentAt);
+      this.#sentAt = now;
+      this.recording?.sent(now);
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
@@ -312,9 +313,9 @@ export class RunningCallRecord {
     this.#to.metrics.observe('sluice_upstream_seconds', { upstream: this.upstream }, ms, this.traceId);
   }
 
-  #waitEnded(): void {
+  #waitEnded(now = this.#now()): void {
     if (this.#queuedAt === null) return;
-    this.#heldMs += this.#now() - this.#queuedAt;
+    this.#heldMs += now - this.#queuedAt;
     this.#queuedAt = null;
     this.#spans?.waitEnded();
   }

@@ -159,7 +159,8 @@ export class SharedLimiter {
   /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
   keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
     const { state, log } = this.#known(bucket)?.copy ?? {};
-    return state === undefined ? null : keptSlotsIn(state, { bucket, ceiling, ticket }, log?.now() ?? 0);
+    if (state === undefined || state.reserving.size === 0) return null;
+    return keptSlotsIn(state, { bucket, ceiling, ticket }, log?.now() ?? 0);
   }
 
   /**

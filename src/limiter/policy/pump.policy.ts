@@ -69,7 +69,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   const round: Round = { left: maxPerPump, blocked: none };
   sweepLeases(bucket, now);
   wakeLanes(bucket, now);
-  forgetUnused(bucket, now);
+  if (bucket.reservations.size > 0) forgetUnused(bucket, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   nextAt = soonest(nextAt, nextOneDueAt(bucket, now));

@@ -70,7 +70,6 @@ export function forgetReservation(bucket: Bucket, id: TicketId): void {
 
 /** Forgets those for which nobody came back in time. */
 export function forgetUnused(bucket: Bucket, now: number): void {
-  if (bucket.reservations.size === 0) return;
   for (const { id, ticket, until } of due(bucket, now))
     if (ticket === null && until < now) forgetReservation(bucket, id);
 }
