@@ -19,29 +19,37 @@ import { agree, goOn, installation, keys, talk, three, type Replica } from './re
 const slotsTimerMs = 2_000;
 afterAll(() => new Promise<void>((resolve) => void systemClock.after(slotsTimerMs, resolve)));
 
-async function folder(): Promise<string> {
-  const made = await mkdtemp(join(tmpdir(), 'sluice-log-'));
-  closers.push(() => rm(made, { recursive: true, force: true }));
-  return made;
-}
-
 const numberIn = async (control: Redis<'legacy'>, field: string): Promise<number> =>
   Number(await control.hget(keys.head, field));
 const termOf = (replicas: readonly Replica[]): number => Math.max(...replicas.map(({ term }) => term));
 const undisturbed = ['restored', 'joined'];
+/** Three replicas talk while this happens, and agree afterwards; `before`: their term until then. */
+async function through(
+  redis: { readonly port: number },
+  disturb: (replicas: readonly Replica[], a: Replica) => Promise<unknown>,
+) {
+  const all = await three(redis);
+  const { replicas, a } = all;
+  const before = termOf(replicas);
+  const stop = talk(replicas);
+  await goOn(replicas);
+  await disturb(replicas, a);
+  await goOn(replicas);
+  stop();
+  await agree(replicas);
+  return { ...all, before };
+}
 const attaching = { args: ['--repl-diskless-sync-delay', '0'] };
 
 test('FLUSHALL loses nothing that a living replica knows, and a newcomer gets it', async () => {
   const redis = await ownRedis();
-  const { replicas, add } = await three(redis);
   const control = operator(redis);
-  const stop = talk(replicas);
-  for (let n = 0; n < 5; n += 1) {
-    await control.flushall();
-    await goOn(replicas);
-  }
-  stop();
-  await agree(replicas);
+  const { replicas, add } = await through(redis, async (talking) => {
+    for (let n = 0; n < 5; n += 1) {
+      await control.flushall();
+      await goOn(talking);
+    }
+  });
   for (const { term } of replicas) expect(term).toBeGreaterThan(1);
   await control.flushall();
   const newcomer = await add();
@@ -53,7 +61,7 @@ test('FLUSHALL loses nothing that a living replica knows, and a newcomer gets it
 
 test('in a Cluster replicas agree, newcomers join from a snapshot, and FLUSHALL loses nothing', async () => {
   const nodes = await clusterNodes([0, 8_000], [8_001, 16_383]);
-  const { replicas, add } = installation(nodes[0] ?? { port: 0 }, { mode: 'cluster', maxLogBytes: 2_000 });
+  const { replicas, add } = installation(nodes[0] ?? { port: 0 }, { maxLogBytes: 2_000 }, 'cluster');
   for (let count = 0; count < 3; count += 1) await add();
   const stop = talk(replicas);
   await goOn(replicas);
@@ -75,57 +83,34 @@ test('in a Cluster replicas agree, newcomers join from a snapshot, and FLUSHALL 
 
 test('a Redis that comes back empty gets the log from the replicas, in a new term', async () => {
   const redis = await ownRedis();
-  const { replicas } = await three(redis);
-  const before = termOf(replicas);
-  const stop = talk(replicas);
-  await goOn(replicas);
-  await redis.stop();
-  const stoppedAt = performance.now();
-  const lastAt = Math.max(...replicas.map(({ at }) => at));
-  await until(() => replicas.every(({ events }) => events.includes('away')));
-  const absenceMs = performance.now() - stoppedAt;
-  await ownRedis({ port: redis.port });
-  await until(() => replicas.every(({ isJoined }) => isJoined));
-  // The log's time has gone on, as far as replicas know it.
-  for (const { at } of replicas) expect(at - lastAt).toBeGreaterThan(absenceMs / 2);
-  await goOn(replicas);
-  stop();
-  await agree(replicas);
+  const { replicas, before } = await through(redis, async (talking) => {
+    await redis.stop();
+    const stoppedAt = performance.now();
+    const lastAt = Math.max(...talking.map(({ at }) => at));
+    await until(() => talking.every(({ events }) => events.includes('away')));
+    const absenceMs = performance.now() - stoppedAt;
+    await ownRedis({ port: redis.port });
+    await until(() => talking.every(({ isJoined }) => isJoined));
+    // The log's time has gone on, as far as replicas know it.
+    for (const { at } of talking) expect(at - lastAt).toBeGreaterThan(absenceMs / 2);
+  });
   for (const { term, events } of replicas) {
     expect(term).toBeGreaterThan(before);
     expect(events.filter((event) => event === 'away')).toHaveLength(1);
   }
 });
 
-test('a Redis that comes back with an old backup gets the log from the replicas', async () => {
-  const args = ['--dir', await folder()];
-  const redis = await ownRedis({ args });
-  const { replicas, a } = await three(redis);
-  await operator(redis).save();
-  const saved = a.sequence;
-  const stop = talk(replicas);
-  await goOn(replicas);
-  await redis.stop();
-  const backup = await ownRedis({ port: redis.port, args });
-  await goOn(replicas);
-  stop();
-  await agree(replicas);
-  expect(await numberIn(operator(backup), 'began')).toBeGreaterThan(saved);
-});
-
 test('a backup, and a replica of Redis that attaches, are no events', async () => {
   const redis = await ownRedis(attaching);
-  const { replicas } = await three(redis);
-  const term = termOf(replicas);
-  const stop = talk(replicas);
-  const backup = join(await folder(), 'backup.rdb');
-  await promisify(execFile)('redis-cli', ['-p', String(redis.port), '--rdb', backup]);
-  await goOn(replicas);
-  await replicaOf(redis);
-  await goOn(replicas);
-  stop();
-  await agree(replicas);
-  expect(termOf(replicas)).toBe(term);
+  const folder = await mkdtemp(join(tmpdir(), 'sluice-log-'));
+  closers.push(() => rm(folder, { recursive: true, force: true }));
+  const backup = join(folder, 'backup.rdb');
+  const { replicas, before } = await through(redis, async (talking) => {
+    await promisify(execFile)('redis-cli', ['-p', String(redis.port), '--rdb', backup]);
+    await goOn(talking);
+    await replicaOf(redis);
+  });
+  expect(termOf(replicas)).toBe(before);
   for (const { events } of replicas) expect(events).toEqual(undisturbed);
 });
 
@@ -136,19 +121,15 @@ test('a primary that lacks the last entries gets them from the replicas, in a ne
   const second = await replicaOf(replication);
   const wire = await wireTo(first);
   const promoted = operator(second);
-  const { replicas, a } = await three(wire);
-  const before = termOf(replicas);
-  const stop = talk(replicas);
-  await goOn(replicas);
-  isCut = true;
-  await goOn(replicas, 100);
-  const had = a.sequence;
-  wire.target = second.port;
-  await first.stop();
-  await promoted.replicaof('NO', 'ONE');
-  await goOn(replicas);
-  stop();
-  await agree(replicas);
+  let had = NaN;
+  const { replicas, before } = await through(wire, async (talking, a) => {
+    isCut = true;
+    await goOn(talking, 100);
+    had = a.sequence;
+    wire.target = second.port;
+    await first.stop();
+    await promoted.replicaof('NO', 'ONE');
+  });
   for (const { term } of replicas) expect(term).toBeGreaterThan(before);
   expect(await numberIn(promoted, 'began')).toBeGreaterThanOrEqual(had);
 });
@@ -173,69 +154,18 @@ test('a promoted server that lacks nothing begins a term and no life', async () 
 
 test('a Redis that hangs for a while is left once and joined again, in a new term', async () => {
   const redis = await ownRedis();
-  const { replicas } = await three(redis);
-  const before = termOf(replicas);
-  const stop = talk(replicas);
-  await goOn(replicas);
-  // One term serves for all who come back within the time for which it withholds grants.
-  const began = Math.max(...replicas.map(({ log }) => log.now()));
-  await until(() => replicas.every(({ log }) => log.now() > began + 2 * holdMs));
-  process.kill(redis.pid, 'SIGSTOP');
-  await until(() => replicas.every(({ events }) => events.includes('away')));
-  process.kill(redis.pid, 'SIGCONT');
-  await goOn(replicas);
-  stop();
-  await agree(replicas);
+  const { replicas, before } = await through(redis, async (talking) => {
+    // One term serves for all who come back within the time for which it withholds grants.
+    const began = Math.max(...talking.map(({ log }) => log.now()));
+    await until(() => talking.every(({ log }) => log.now() > began + 2 * holdMs));
+    process.kill(redis.pid, 'SIGSTOP');
+    await until(() => talking.every(({ events }) => events.includes('away')));
+    process.kill(redis.pid, 'SIGCONT');
+  });
   for (const { term, events } of replicas) {
     expect(term).toBeGreaterThan(before);
     expect(events).toEqual([...undisturbed, 'away', 'joined']);
   }
-});
-
-test('a batch that Redis has appended is in the log once, however often its reply and its message are lost', async () => {
-  const redis = await ownRedis();
-  let [lost, toLose] = [0, 0];
-  const wire = await wireTo(redis, {
-    toClient(_bytes, client) {
-      if (lost >= toLose) return true;
-      lost += 1;
-      client.destroy();
-      return false;
-    },
-  });
-  const { replicas, a, add } = await three(redis);
-  const far = await add(wire);
-  for (let n = 0; n < 10; n += 1) {
-    await until(() => far.isJoined && far.hasOwn && far.connection.isReady());
-    // That of the commands, and that of the messages.
-    toLose = lost + 2;
-    far.say(`far${n}`);
-    a.say(`near${n}`);
-    await until(() => lost === toLose);
-  }
-  await agree(replicas);
-});
-
-test('old entries are replaced by a snapshot, from which newcomers join and with which all go on', async () => {
-  const redis = await ownRedis();
-  const { replicas, add } = await three(redis, { maxLogBytes: 2_000 });
-  const control = operator(redis);
-  const stop = talk(replicas);
-  await until(async () => {
-    // One replica after the other makes one; the next is not due for half a minute after it began.
-    await control.hset(keys.head, 'saving', 0);
-    return (await numberIn(control, 'base')) > 100;
-  });
-  const newcomer = await add();
-  await goOn([...replicas]);
-  stop();
-  await agree(replicas);
-  // A snapshot may be in the making yet: what it changes is seen as a whole.
-  const look = control.multi().hget(keys.head, 'sequence').hget(keys.head, 'base').llen(keys.log);
-  const [sequence = NaN, base = NaN, length] = ((await look.exec()) ?? []).map(([, value]) => Number(value));
-  expect(length).toBe(sequence - base);
-  expect(newcomer.joins).toHaveLength(1);
-  expect(replicas.flatMap(({ bugs }) => bugs)).toEqual([]);
 });
 
 test('a replica that was kept from hearing for longer than entries are kept joins from a snapshot', async () => {

@@ -19,12 +19,6 @@ async function alone(options: { readonly maxLogBytes?: number } = {}) {
   return { ...all, a, redis, control: operator(redis) };
 }
 
-test('three replicas have the same state at every place, and every word once', async () => {
-  const { replicas, a } = await three(await ownRedis());
-  for (const { events, bugs } of replicas) expect([events, bugs]).toEqual([['restored', 'joined'], []]);
-  expect(Math.abs(a.log.now() - Date.now())).toBeLessThan(60_000);
-});
-
 test('what is appended in one turn, and while an append is under way, is one batch each, of a bounded number of events', async () => {
   const { a } = await alone();
   const entriesOf = async (...words: readonly string[]): Promise<number> => {

@@ -10,19 +10,15 @@ import { replicaId } from '../../src/ids.ts';
 import type { StampedEntry } from '../../src/log/entry.ts';
 import type { Follower, Joined, Urgency } from '../../src/log/log.ts';
 import { RedisLog } from '../../src/log/redis-log.ts';
-import { connectRedis } from '../../src/redis/connection.ts';
-import { RedisHealth } from '../../src/redis/health.ts';
-import { RedisTroubles } from '../../src/redis/troubles.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
 import { closers } from '../support/own-redis.ts';
-import { plainRedis } from '../support/plain-redis.ts';
+import { startHealth } from '../support/redis-health.ts';
 import { until } from '../support/until.ts';
+
+type Mode = RedisSettings['mode'];
 
 /** What a replica says; an empty word is only a tick. */
 type Said = string;
-
-/** Longer than a busy machine keeps anybody waiting. Milliseconds. */
-const patientMs = 2_000;
 
 export const testName = { digest: 'd1ge57', version: '1', database: 0, keyPrefix: '' } as const;
 export const keys = {
@@ -31,19 +27,11 @@ export const keys = {
   channel: 'sluice:{d1ge57}:1:0:',
 } as const;
 
-/** What the replicas of one installation have in common. */
-interface Installation {
-  readonly settings: Partial<RedisSettings>;
-  /** By sequence and mark, over all replicas: equal places mean equal states. */
-  readonly digests: Map<string, string>;
-  readonly maxLogBytes?: number;
-}
-
 export class Replica implements Follower<Said> {
-  readonly id;
+  readonly id: string;
   readonly log: RedisLog<Said>;
-  readonly health;
-  readonly connection;
+  readonly health: Connected['health'];
+  readonly connection: Connected['connection'];
   /** What happened to the copy, in order. */
   readonly events: string[] = [];
   readonly joins: Joined[] = [];
@@ -58,44 +46,29 @@ export class Replica implements Follower<Said> {
   at = 0;
   /** What this replica said. */
   readonly own = new Set<Said>();
-  readonly #digests: Installation['digests'];
-  #isJoined = false;
+  /** By sequence and mark, over all replicas: equal places mean equal states. */
+  readonly #digests: Map<string, string>;
+  isJoined = false;
 
-  constructor(id: string, { settings, digests, maxLogBytes }: Installation) {
+  constructor(
+    id: string,
+    { health, connection, digests, ...limits }: Connected & { readonly digests: Map<string, string> },
+  ) {
     const log = { ...noTelemetry.log, bug: (message: string) => void this.bugs.push(message) };
-    const telemetry = { ...noTelemetry, log };
-    const troubles = new RedisTroubles(log, { tls: false });
     this.id = id;
+    this.health = health;
+    this.connection = connection;
     this.#digests = digests;
-    const all = plainRedis({ commandTimeoutMs: patientMs, ...settings });
-    const time = { clock: systemClock, random: systemRandom };
-    this.connection = connectRedis(all, time, (failure) => troubles.note(failure));
-    this.health = new RedisHealth({
-      connection: this.connection,
-      clock: systemClock,
-      telemetry,
-      troubles,
-      commandTimeoutMs: all.commandTimeoutMs,
-      tripsOnPermanentError: false,
-      check: async () => void (await this.connection.client.ping()),
-    });
-    this.connection.subscribe(`sluice:r:${id}`, { onMessage() {}, onReady() {} });
+    connection.subscribe(`sluice:r:${id}`, { onMessage() {}, onReady() {} });
+    const own = { replica: replicaId(id), actsAlone: true, redis: health, connection, log };
     this.log = new RedisLog<Said>({
-      name: { ...testName, database: all.database, keyPrefix: all.keyPrefix },
-      replica: replicaId(id),
-      actsAlone: true,
-      redis: this.health,
-      connection: this.connection,
-      ...time,
-      log,
-      ...(maxLogBytes === undefined ? {} : { maxLogBytes }),
+      name: testName,
+      ...own,
+      clock: systemClock,
+      random: systemRandom,
+      ...limits,
     });
-  }
-
-  async start(): Promise<this> {
-    await until(() => this.connection.isReady());
     this.log.follow(this);
-    return this;
   }
 
   say(word: Said, urgency: Urgency = 'now'): void {
@@ -107,41 +80,26 @@ export class Replica implements Follower<Said> {
     this.log.append('');
   }
 
-  get isJoined(): boolean {
-    return this.#isJoined;
-  }
-
   /** All of it is in its state. */
   get hasOwn(): boolean {
     const said = new Set(this.said);
     return [...this.own].every((word) => said.has(word));
   }
 
-  async close(): Promise<void> {
-    await this.log.close();
-    this.health.close();
-    this.connection.close();
-  }
-
   onEntry(entry: StampedEntry<Said>): void {
     if (entry.sequence !== this.sequence + 1) this.faults.push(`${entry.sequence} after ${this.sequence}`);
     if (entry.at < this.at) this.faults.push(`time ${entry.at} after ${this.at}`);
     this.said.push(...entry.events.filter((word) => word !== ''));
-    this.digest = hash(
-      'sha1',
-      `${this.digest} ${entry.replica} ${entry.at} ${entry.term} ${entry.events.join()}`,
-    );
-    this.sequence = entry.sequence;
-    this.term = entry.term;
-    this.at = entry.at;
-    this.place = `${entry.sequence} ${entry.mark}`;
+    const { replica, at, term, sequence } = entry;
+    this.digest = hash('sha1', `${this.digest} ${replica} ${at} ${term} ${entry.events.join()}`);
+    Object.assign(this, { sequence, term, at, place: `${sequence} ${entry.mark}` });
     const known = this.#digests.get(this.place);
     if (known === undefined) this.#digests.set(this.place, this.digest);
     else if (this.digest !== known) this.faults.push(`another state at ${this.place}`);
   }
 
   onRestore(snapshot: string | null): void {
-    this.#isJoined = false;
+    this.isJoined = false;
     this.events.push('restored');
     [this.digest, this.sequence, this.term, this.at, this.place, this.said] = JSON.parse(
       snapshot ?? '["", 0, 0, 0, "", []]',
@@ -149,7 +107,7 @@ export class Replica implements Follower<Said> {
   }
 
   onJoined(joined: Joined): void {
-    this.#isJoined = true;
+    this.isJoined = true;
     this.events.push('joined');
     this.joins.push(joined);
     const said = new Set(this.said);
@@ -161,7 +119,7 @@ export class Replica implements Follower<Said> {
   }
 
   onAway(): void {
-    this.#isJoined = false;
+    this.isJoined = false;
     this.events.push('away');
   }
 
@@ -193,13 +151,16 @@ export async function agree(replicas: readonly Replica[]): Promise<void> {
   }
 }
 
+interface Limits {
+  readonly maxLogBytes?: number;
+}
+interface Connected extends Awaited<ReturnType<typeof startHealth>>, Limits {}
+
 /** Replicas of one installation, which end with the test. */
 export function installation(
   { port }: { readonly port: number },
-  {
-    mode = 'single',
-    ...options
-  }: { readonly maxLogBytes?: number; readonly mode?: 'single' | 'cluster' } = {},
+  limits: Limits = {},
+  mode: Mode = 'single',
 ) {
   const digests = new Map<string, string>();
   const replicas: Replica[] = [];
@@ -210,11 +171,13 @@ export function installation(
       over: { readonly port: number } = { port },
       id = `${systemRandom.hex(4)}.${replicas.length + 1}`,
     ): Promise<Replica> {
-      const settings = { mode, nodes: [{ host: '127.0.0.1', port: over.port }] };
-      const replica = new Replica(id, { settings, digests, ...options });
-      closers.push(() => replica.close());
+      const started = await startHealth({ mode, port: over.port });
+      const replica = new Replica(id, { ...started, ...limits, digests });
+      closers.push(async () => {
+        await replica.log.close();
+        started.close();
+      });
       replicas.push(replica);
-      await replica.start();
       await until(() => replica.isJoined);
       return replica;
     },
@@ -222,11 +185,8 @@ export function installation(
 }
 
 /** Three replicas that have said something and agree. */
-export async function three(
-  redis: { readonly port: number },
-  options: { readonly maxLogBytes?: number } = {},
-) {
-  const all = installation(redis, options);
+export async function three(redis: { readonly port: number }, limits: Limits = {}) {
+  const all = installation(redis, limits);
   const [a, b, c] = [await all.add(), await all.add(), await all.add()];
   for (const replica of all.replicas) for (let n = 0; n < 20; n += 1) replica.say(`${replica.id}.${n}`);
   await agree(all.replicas);

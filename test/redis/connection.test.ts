@@ -83,17 +83,6 @@ describe.each(['single', 'cluster'] as const)('a command whose reply is lost (Re
     return { state, straight: operator(server), client: (await connected({ mode, port: wire.port })).client };
   }
 
-  test('fails and is not sent again by the driver when it reconnects', async () => {
-    const { state, straight, client } = await broken();
-    expect(await client.incr('{count}')).toBe(1);
-    state.fatal = 'incr';
-    await expect(client.incr('{count}')).rejects.toThrow();
-    expect(state.broken).toBe(1);
-    // This read uses the new connection: a command that was sent again would have run before it.
-    expect(await reconnected(() => client.get('{count}'))).toBe('2');
-    expect(await straight.get('{count}')).toBe('2');
-  });
-
   test('fails together with the commands written with it, and none of them runs twice', async () => {
     const { state, client } = await broken();
     state.fatal = 'incr';

@@ -9,8 +9,6 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect, test } from '@jest/globals';
 import type { Redis } from 'ioredis';
-import { ceilingKey } from '../../src/ids.ts';
-import { sendsKey } from '../../src/limiter/redis/ceilings.ts';
 import { replicasKey } from '../../src/limiter/redis/presence.ts';
 import { admission } from '../support/admission.ts';
 import {
@@ -154,44 +152,4 @@ test('a planned failover of either shard of a Cluster is no loss, and serialized
     await callsGoOn(replicas, buckets);
   }
   expect(lossesOf(replicas)).toEqual([]);
-});
-
-test('where a promoted replica lacks a grant, its lane waits for the call that may be under way', async () => {
-  const primary = await ownRedis(atOnce);
-  const wire = await wireTo(primary);
-  const second = await replicaOf(primary);
-  const [one, other] = [await joined(wire.url), await joined(wire.url)];
-  const [before, after] = [operator(primary), operator(second)];
-  await beats(before, 1);
-  // A call that ended, so that the promoted replica knows the bucket.
-  await callsGoOn([one], ['b']);
-  await before.wait(1, 1_000);
-  await after.replicaof('NO', 'ONE');
-  const capped = { maxInFlight: 1, bucket: 'b', maxWaitMs: 60_000 };
-  expect((await one.limiter.admit(admission('lost', capped))).kind).toBe('granted');
-  wire.target = second.port;
-  wire.cut();
-  expect((await other.limiter.admit(admission('next', capped))).kind).toBe('queued');
-  // Longer than replicas wait for each other after a loss. The lease of the lost grant has not run out.
-  await beats(after, 3);
-  expect(other.grants).toEqual([]);
-});
-
-test('sends of the last minute count on a server that lacks them, whatever took them away', async () => {
-  const primary = await ownRedis();
-  const wire = await wireTo(primary);
-  const replica = await joined(wire.url);
-  const ceiling = { key: ceilingKey('c'), perMinute: 2, perDay: null };
-  for (let n = 0; n < 2; n += 1) expect((await replica.ceilings.take(ceiling)).kind).toBe('taken');
-  const isBack = async (redis: Redis<'legacy'>): Promise<boolean> => (await redis.zcard(sendsKey('c'))) === 2;
-  const control = operator(primary);
-  await beats(control, 1);
-  await control.flushall();
-  await until(() => isBack(control), 50);
-  const second = await ownRedis();
-  wire.target = second.port;
-  wire.cut();
-  const there = operator(second);
-  await until(() => isBack(there), 50);
-  expect((await replica.ceilings.take(ceiling)).kind).toBe('refused');
 });

@@ -24,6 +24,12 @@ export function onRedis() {
     get probe(): Redis {
       return probe;
     },
+    get port(): number {
+      return server.port;
+    },
+    get url(): string {
+      return server.url;
+    },
     /** Closed after the test. */
     closes: (...each: readonly { close(): void }[]): void => void open.push(...each),
     /** `port`: of another one, which is not there. */
