@@ -1,7 +1,6 @@
 /** Ceilings over Redis: their scripts decide as the policy does, and a read says only what is still true while it is kept. */
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { Redis } from 'ioredis';
 import { ceilingKey } from '../../../src/ids.ts';
 import {
   ceilingWindowMs,
@@ -12,24 +11,15 @@ import {
 } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { listOf } from '../../../src/redis/malformed-reply.ts';
 import { runOwn } from '../../../src/limiter/redis/scripts.ts';
-import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { onRedis } from '../../support/shared-redis.ts';
 import { startPair } from '../../support/virtual-redis.ts';
 
-describe('the scripts of ceilings', () => {
-  let server: RedisServer;
-  let client: Redis;
-  beforeAll(async () => {
-    server = await startRedis();
-    client = new Redis(server.port);
-  });
-  afterAll(async () => {
-    client.disconnect();
-    await server.stop();
-  });
+const server = onRedis();
 
+describe('the scripts of ceilings', () => {
   const run = async (
     ...[script, keys, argv]: readonly [Parameters<typeof runOwn>[1], string, readonly string[]]
-  ) => listOf(await runOwn(client, script, { keys: [`sends:{${keys}}`, `day:{${keys}}`], argv }));
+  ) => listOf(await runOwn(server.probe, script, { keys: [`sends:{${keys}}`, `day:{${keys}}`], argv }));
   const windowMs = String(ceilingWindowMs);
 
   const step = fc.record({
@@ -109,7 +99,7 @@ describe('the scripts of ceilings', () => {
 
   test('report of a window with many sends every so many of them, and the last', async () => {
     const times = Array.from({ length: 25 }, (_, n) => [String(1_000 + n), `c${n}`]).flat();
-    await client.zadd('sends:{many}', ...times);
+    await server.probe.zadd('sends:{many}', ...times);
     const [live, , , ...agesMs] = await run('slots', 'many', [windowMs, '2000', '10']);
     expect(live).toBe(25);
     // Every third send, and the last: of each group of three the latest.
@@ -119,15 +109,15 @@ describe('the scripts of ceilings', () => {
   test('free a ceiling a window later whose sends lie in the future, because the clock of Redis was set back', async () => {
     const sends = 'sends:{back}';
     const time = async (): Promise<number> => {
-      const [seconds = 0, micros = 0] = (await client.time()).map(Number);
+      const [seconds = 0, micros = 0] = (await server.probe.time()).map(Number);
       return seconds * 1_000 + micros / 1_000;
     };
     const now = await time();
-    await client.zadd(sends, now + 300_000, 'a', now + 310_000, 'b', now + 1_000, 'ahead');
-    await runOwn(client, 'restore', { keys: [sends], argv: [windowMs, '20', 'b', '30', 'c'] });
+    await server.probe.zadd(sends, now + 300_000, 'a', now + 310_000, 'b', now + 1_000, 'ahead');
+    await runOwn(server.probe, 'restore', { keys: [sends], argv: [windowMs, '20', 'b', '30', 'c'] });
     const later = String((await time()) + 1_001 + ceilingWindowMs);
-    expect(await client.zcard(sends)).toBe(4);
-    expect(Number(await client.zscore(sends, 'ahead'))).toBeCloseTo(now + 1_000, 0);
+    expect(await server.probe.zcard(sends)).toBe(4);
+    expect(Number(await server.probe.zscore(sends, 'ahead'))).toBeCloseTo(now + 1_000, 0);
     expect((await run('slots', 'back', [windowMs, later, '1000']))[0]).toBe(0);
   });
 });

@@ -1,28 +1,18 @@
 /** For how long Redis keeps the log of a credential that nobody uses any more: as long as something in it is of use. */
-import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
+import { expect, test } from '@jest/globals';
 import { ceilingKey, ticketId } from '../../../src/ids.ts';
 import type { Lesson, Settlement } from '../../../src/limiter/limiter.ts';
 import { admission } from '../../support/admission.ts';
 import { until } from '../../support/until.ts';
 import { startReplica } from '../../support/redis-replica.ts';
-import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { onRedis } from '../../support/shared-redis.ts';
 
 const minuteMs = 60_000;
 const hourMs = 3_600_000;
 /** Between the last entry of a log and the question how long its keys live. */
 const slackMs = 30_000;
 
-let server: RedisServer;
-let straight: Redis;
-beforeAll(async () => {
-  server = await startRedis();
-  straight = new Redis(server.port, '127.0.0.1');
-});
-afterAll(async () => {
-  straight.disconnect();
-  await server.stop();
-});
+const server = onRedis();
 
 const refused: Settlement = { kind: 'throttled', closeMs: 3 * hourMs, requeue: false, sleepMs: 0 };
 const succeeded: Settlement = { kind: 'succeeded', spent: null };
@@ -50,10 +40,10 @@ test.each([
   if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
   await replica.limiter.settle(reply.grant, settlement, lesson);
   await replica.close();
-  const keys = await straight.keys(`*${bucket}*`);
+  const keys = await server.probe.keys(`*${bucket}*`);
   expect(keys).toHaveLength(2);
   for (const key of keys) {
-    const livesMs = await straight.pttl(key);
+    const livesMs = await server.probe.pttl(key);
     expect(livesMs).toBeGreaterThan(keptMs - slackMs);
     // A window is taken to last a little longer than it is described.
     expect(livesMs).toBeLessThanOrEqual(keptMs * 1.05);
@@ -71,8 +61,8 @@ test('the log of a call that keeps its position for two hours is kept for as lon
   const kept = await first.limiter.reserve(later, { ...terms, waitMs: 2 * hourMs, begins: true });
   expect(kept?.id).toBe('later');
   await first.close();
-  const keys = await straight.keys('*reserving*');
-  for (const key of keys) expect(await straight.pttl(key)).toBeGreaterThan(2 * hourMs - slackMs);
+  const keys = await server.probe.keys('*reserving*');
+  for (const key of keys) expect(await server.probe.pttl(key)).toBeGreaterThan(2 * hourMs - slackMs);
 
   const second = await startReplica(`url: "${server.url}"`);
   // It has joined the log with this.

@@ -1,6 +1,5 @@
 /** What replicas share in Redis about themselves: how many there are, and whether it lacks what they had put there. */
-import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
+import { expect, test } from '@jest/globals';
 import { once } from 'node:events';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
@@ -8,22 +7,9 @@ import { Presence, replicasKey } from '../../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';
-import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { onRedis } from '../../support/shared-redis.ts';
 
-let server: RedisServer;
-let redis: Redis;
-const closers: (() => void)[] = [];
-beforeAll(async () => {
-  server = await startRedis();
-  redis = new Redis(server.port, '127.0.0.1');
-});
-afterEach(() => {
-  for (const close of closers.splice(0)) close();
-});
-afterAll(async () => {
-  redis.disconnect();
-  await server.stop();
-});
+const server = onRedis();
 
 /** Two replicas on one connection that beat when they are asked to, and how often each had a doubt. */
 async function twoReplicas() {
@@ -33,8 +19,7 @@ async function twoReplicas() {
     { clock: systemClock, random: systemRandom },
     () => {},
   );
-  closers.push(() => connection.close());
-  await redis.flushall();
+  server.closes(connection);
   if (!connection.isReady()) await once(connection.client, 'ready');
   const replica = () => {
     let doubts = 0;
@@ -60,7 +45,7 @@ test('a replica that is the first on an emptied Redis does not count as the only
   expect(one.count()).toBe(2);
   // Redis was away for so long.
   await later(20_000);
-  await redis.flushall();
+  await server.probe.flushall();
   await one.beat();
   expect(one.count()).toBe(2);
   for (let seconds = 1; seconds <= 4; seconds += 1) {
@@ -81,7 +66,7 @@ test('data that is lost between two heartbeats makes each replica doubt once, an
   const { one, two } = await twoReplicas();
   for (let beats = 0; beats < 3; beats += 1) for (const { beat } of [one, two]) await beat();
   expect([one.doubts(), two.doubts()]).toEqual([0, 0]);
-  await redis.flushall();
+  await server.probe.flushall();
   for (let beats = 0; beats < 3; beats += 1) for (const { beat } of [one, two]) await beat();
   expect([one.doubts(), two.doubts()]).toEqual([1, 1]);
 });
@@ -89,9 +74,9 @@ test('data that is lost between two heartbeats makes each replica doubt once, an
 test('a clock of Redis that is set back makes a replica doubt once, and is no loss of data', async () => {
   const { one } = await twoReplicas();
   await one.beat();
-  const [id = '', at = '0'] = await redis.zrange(replicasKey, '0', '-1', 'WITHSCORES');
+  const [id = '', at = '0'] = await server.probe.zrange(replicasKey, '0', '-1', 'WITHSCORES');
   // What a replica finds when the clock shows an earlier time than at its last heartbeat.
-  await redis.zadd(replicasKey, String(Number(at) + 300_000), id);
+  await server.probe.zadd(replicasKey, String(Number(at) + 300_000), id);
   for (let beats = 0; beats < 3; beats += 1) await one.beat();
   expect([one.doubts(), one.warnings]).toEqual([1, ['the clock of Redis was set back']]);
 });
@@ -100,14 +85,14 @@ test('every new connection makes a replica doubt: it may lead to another server'
   const { one, connection } = await twoReplicas();
   await one.beat();
   const isBack = once(connection.client, 'ready');
-  await redis.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+  await server.probe.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
   await isBack;
   expect(one.doubts()).toBe(1);
 });
 
 test('a foreign value in the place of the replicas is replaced', async () => {
   const { one, two } = await twoReplicas();
-  await redis.set(replicasKey, 'foreign');
+  await server.probe.set(replicasKey, 'foreign');
   await one.beat();
   await two.beat();
   expect(two.count()).toBe(2);
