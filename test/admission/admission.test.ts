@@ -44,6 +44,22 @@ atOrigins('the admission queue', (instant) => {
     expect(story).toHaveLength(60);
   });
 
+  test('refuses a waiting call as soon as a more urgent call takes the slot it could have waited for', async () => {
+    const { enter, pass, story, refusals } = world();
+    const options = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };
+    enter('a', options);
+    await pass(10_000);
+    enter('b', options);
+    await pass(10_000);
+    enter('late', { ...options, maxWaitMs: 45_000 });
+    await pass(10);
+    expect(story).toEqual(['a', 'b']);
+    enter('urgent', { ...options, urgency: 1 });
+    await pass(1);
+    expect(story.slice(2)).toEqual(['late wait_too_long']);
+    expect(refusals.get('late')?.retryInMs).toBe(50_140);
+  });
+
   test('refuses waiting calls at once when their bucket closes for longer than they can wait', async () => {
     const { enter, pass, story, settle, refusals } = world();
     enter('a', one);

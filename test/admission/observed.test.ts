@@ -58,15 +58,6 @@ async function answer(sent: Sent): Promise<string> {
 const pass = (ms: number) => all.pass(ms);
 const inFlight = (): number => all.limiter.snapshot().reduce((sum, bucket) => sum + bucket.inFlight, 0);
 
-test('a call leaves at once whatever its limits say, and hears what they would have done', async () => {
-  const sent = await sendAll(['a', 'b', 'c']);
-  expect(all.clock.monotonic()).toBe(0);
-  expect(await Promise.all(sent.map(answer))).toEqual(['send 0 s', 'wait 2 s', 'wait 4 s']);
-  expect(sent.map(({ ticket }) => ticket.waitedMs())).toEqual([0, 0, 0]);
-  await pass(5_000);
-  expect(story()).toEqual(['a send 0 s', 'b wait 2 s', 'c wait 4 s']);
-});
-
 test('a call that could not have left in time hears of its refusal, and takes no place', async () => {
   const sent = await sendAll(['a', 'b', 'c'], { ...slow, maxWaitMs: 3_000 });
   expect(await Promise.all(sent.map(answer))).toEqual(['send 0 s', 'wait 2 s', 'refuse 4 s']);
@@ -74,24 +65,6 @@ test('a call that could not have left in time hears of its refusal, and takes no
   expect(story()).toEqual(['a send 0 s', 'c refuse 4 s', 'b wait 2 s']);
   expect(reckoned[1]?.[1]).toMatchObject({ code: 'wait_too_long' });
   expect(await answer(await send('d'))).toBe('wait 1.5 s');
-});
-
-test('what is reckoned comes with the forecast that the response had, which knows of nobody who comes later', async () => {
-  for (const id of ['a', 'b']) await answer(await send(id));
-  await answer(await send('urgent', { ...slow, urgency: 0 }));
-  await pass(5_000);
-  expect(story()).toEqual(['a send 0 s', 'urgent wait 2 s', 'b wait 4 s']);
-  const told = reckoned.map(([id, , before]) => `${id} ${roughly(before)}`);
-  expect(told).toEqual(['a nothing', 'urgent wait 2 s', 'b wait 2 s']);
-});
-
-test('serialized calls are reckoned with the time that each of them takes, and none is held', async () => {
-  const sent = await sendAll(['a', 'b', 'c'], serial);
-  await pass(700);
-  await Promise.all(sent.map(answer));
-  await pass(5_000);
-  expect(reckoned.map(([, { waitMs }]) => Math.round(waitMs / 10) * 10)).toEqual([0, 700, 1_400]);
-  expect(inFlight()).toBe(0);
 });
 
 test('who waits for serialized calls hears of the time that calls are known to take, though no ticket has taken it yet', async () => {

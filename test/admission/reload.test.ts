@@ -29,26 +29,17 @@ async function reloaded(originMs: number, [, calls, options, before, changes, af
 }
 
 const setting = (of: BucketSetting): { setting: BucketSetting } => ({ setting: of });
-const capped = (maxInFlightTotal?: number): BucketSetting => ({
-  meters: [],
-  learn: true,
-  probe: 0,
-  ...(maxInFlightTotal !== undefined && { maxInFlightTotal }),
-});
+const capped = (cap: number | null): BucketSetting => {
+  return { meters: [], learn: true, probe: 0, ...(cap !== null && { maxInFlightTotal: cap }) };
+};
+
 describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
   const two = { perMinute: 2 };
   const day = { perDay: 2, maxWaitMs: 2 * dayMs };
   test.each<Case>([
     ['of the minute that removes it lets all go', 8, two, [5_000, 2], { perMinute: null }, [1_000, 8]],
     ['of the minute that adds it holds them', 8, setting(metered(1, 1_000)), [10, 1], two, [50_000, 3]],
-    [
-      'of the day that raises it lets some go, and keeps its count',
-      7,
-      day,
-      [1_000, 2],
-      { perDay: 5 },
-      [60_000, 5],
-    ],
+    ['of the day that raises it lets some go, not all', 7, day, [1_000, 2], { perDay: 5 }, [60_000, 5]],
     ['of the day that removes it lets all go', 7, day, [1_000, 2], { perDay: null }, [1_000, 7]],
   ])('%s', (...each) => reloaded(ms, each));
 
@@ -81,33 +72,12 @@ describe('a reload of other limits', () => {
   const plain = (limit: number, windowMs: number) => setting(metered(limit, windowMs));
   const [counted, drained] = [rolling(4, 60_000), plain(4, 60_000)];
   test.each<Case>([
-    [
-      'lets calls go when their bucket has a higher limit',
-      20,
-      plain(2, 60_000),
-      [1_000, 2],
-      plain(10, 60_000),
-      [1_000, 10],
-    ],
-    [
-      'holds calls when their bucket has a lower limit',
-      20,
-      plain(10, 60_000),
-      [1_000, 10],
-      plain(2, 60_000),
-      [20_000, 10],
-    ],
+    ['lets calls go under a higher limit', 20, plain(2, 60_000), [1_000, 2], plain(10, 60_000), [1_000, 10]],
+    ['holds calls under a lower limit', 20, plain(10, 60_000), [1_000, 10], plain(2, 60_000), [20_000, 10]],
     // A unit drains each 15 s; a rolling window has no room before the first sends are a minute old.
     ['holds calls when their window counts in another way', 8, drained, [1_000, 4], counted, [55_000, 4]],
     ['lets them go when that has room', 8, drained, [1_000, 4], counted, [65_000, 8]],
-    [
-      'lets them go when their described window is shorter',
-      8,
-      counted,
-      [2_000, 4],
-      rolling(4, 1_000),
-      [1_000, 8],
-    ],
+    ['lets them go when their window is shorter', 8, counted, [2_000, 4], rolling(4, 1_000), [1_000, 8]],
   ])('%s', (...each) => reloaded(0, each));
 
   test.each<[string, CallOptions, BucketSetting, number, number]>([
@@ -133,7 +103,7 @@ describe('a reload of other limits', () => {
 
   test.each<[string, (cap: number | null) => Partial<CallSettings>, number]>([
     ['calls in flight', (maxInFlight) => ({ maxInFlight }), 1],
-    ['all calls of their bucket', (cap) => setting(capped(cap ?? undefined)), 3],
+    ['all calls of their bucket', (cap) => setting(capped(cap)), 3],
   ])(
     'lets calls go when the cap of %s is raised, and holds them when it is lowered',
     async (_, cap, lanes) => {

@@ -5,7 +5,6 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { ceilingKey } from '../../../src/ids.ts';
 import type { Grant } from '../../../src/limiter/limiter.ts';
-import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { startPair, type VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
@@ -173,20 +172,4 @@ describe('a call of a capped lane', () => {
     await settled(one, 'first');
     expect(one.lost).toEqual(['expired']);
   });
-});
-
-test('a call of a capped lane waits again at its position when its replica goes on after it was taken for dead', async () => {
-  await enter(two, 'first');
-  await enter(one, 'second');
-  await redis.pass(2 * tickMs);
-  redis.still.add('one');
-  await redis.pass(replicaLifeMs + 2 * tickMs);
-  // The ticket that waited before this one is forgotten.
-  expect(await enter(two, 'third')).toMatchObject({ kind: 'queued', ahead: 0 });
-  redis.still.clear();
-  await redis.pass(2 * tickMs);
-  await settled(two, 'first');
-  expect(left()).toEqual(['second', 'first']);
-  await settled(one, 'second');
-  expect(left()).toEqual(['second', 'first', 'third']);
 });

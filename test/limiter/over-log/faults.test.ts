@@ -394,30 +394,6 @@ describe('while the log is away, with whenDown: local', () => {
     await waitsFor(leaseMs, c.granted, [], ['second']);
   });
 
-  test.each([
-    ['lowers its cap to one', 1, [], ['1'], ['1', '2']],
-    ['raises its cap', 3, [], ['1', '2', '3'], ['1', '2', '3']],
-    ['removes its cap', null, ['1', '2', '3'], ['1', '2', '3'], ['1', '2', '3']],
-  ])(
-    'a reload that %s holds for a lane that waits one lease',
-    async (_how, maxInFlight, atOnce, afterLease, then) => {
-      await awayAfterOne();
-      await c.ask(['1', '2', '3'], { maxInFlight: 2 });
-      const { lane, weight, perMinute, ceilingTag, setting } = admission('any');
-      await c.limiter.reconfigure({
-        bucket,
-        setting,
-        lanes: [{ lane, weight, maxInFlight, perMinute, ceilingTag }],
-      });
-      const sent = (): string[] => c.granted().slice(1);
-      expect(sent()).toEqual(atOnce);
-      await world.pass(leaseMs);
-      expect(sent()).toEqual(afterLease);
-      await c.settle('1');
-      expect(sent()).toEqual(then);
-    },
-  );
-
   test('a call that cannot wait for one lease is refused at once, with that time', async () => {
     await awayAfterOne();
     const told: number[] = [];
@@ -450,19 +426,6 @@ describe('while the log is away, with whenDown: local', () => {
       expect([d.granted(), d.leasesLost]).toEqual([['before', 'first'], counted]);
     },
   );
-
-  test('a bucket of which nothing is known is probed by one call before the others go', async () => {
-    const setting = {
-      meters: [{ meter: 'requests', limit: 1_000, windowMs: 60_000 }],
-      learn: true,
-      probe: 1,
-    } as const;
-    await awayAfterOne();
-    await c.ask(['1', '2', '3'], { setting });
-    expect(c.granted()).toEqual(['before', '1']);
-    await c.settle('1');
-    expect(c.granted()).toEqual(['before', '1', '2', '3']);
-  });
 
   const tenMinutes = { windowMs: 600_000, maxWaitMs: 1e7 };
   // Of each limit this replica has half; a call that was sent before counts.
@@ -593,12 +556,5 @@ describe('while the log is away, with whenDown: local', () => {
     await world.pass(1_000);
     expect(await a.ask(['second'])).toEqual(['queued']);
     await waitsFor(8_950, a.granted, [], ['second']);
-  });
-
-  test('a replica that never saw the log serves calls', async () => {
-    const d = world.replica('d', { whenDown: 'local' });
-    const reply = d.admit('one', { lane: 'own' });
-    d.end().goAway();
-    expect((await reply).kind).toBe('granted');
   });
 });

@@ -46,13 +46,6 @@ atOrigins('an entry of the log', (instant) => {
   const kinds = (effects: ReturnType<typeof fold> | undefined) =>
     effects?.replies.map((reply) => reply?.kind ?? null);
 
-  test('is answered, and has the same state for all', () => {
-    const events = [admit('a', instant(0)), admit('b', instant(1), { limit: 1 }), tick];
-    const [own, other] = foldedByBoth(entryOf(instant(0), 'r1', events));
-    expect(kinds(own?.last)).toEqual(['granted', 'queued', null]);
-    expect(own).toEqual(other);
-  });
-
   test('that fails in a bucket empties that bucket at every replica alike, and the others go on', () => {
     // A defect: no configuration has a meter of this kind.
     const failing = admit('c', instant(10), { setting: { meters: null as never, learn: true, probe: 0 } });

@@ -27,47 +27,12 @@ const bucket = bucketKey('bucket');
 const shown = ({ limiter }: Replica) =>
   limiter.snapshot().map(({ waiting, inFlight }) => [waiting, inFlight]);
 
-test('calls of both replicas leave a serialized lane in the order in which they arrived', async () => {
-  const arriving = [
-    [a, 'first'],
-    [b, 'second'],
-    [a, 'third'],
-    [b, 'fourth'],
-  ] as const;
-  for (const [replica, ticket] of arriving) {
-    await replica.admit(ticket, serial);
-    await world.pass(5);
-  }
-  expect([shown(a), shown(b)]).toEqual([[[1, 1]], [[2, 0]]]);
-  for (const [at, [replica, ticket]] of arriving.entries()) {
-    expect([...a.granted(), ...b.granted()]).toHaveLength(at + 1);
-    await replica.settle(ticket);
-  }
-  expect([shown(a), shown(b)]).toEqual([[[0, 0]], [[0, 0]]]);
-});
-
 test('calls that come together are appended together', async () => {
   await a.admit('before');
   const before = said();
   await Promise.all(['one', 'two', 'three'].map((ticket) => a.admit(ticket)));
   expect(said() - before).toBe(1);
   expect(a.granted()).toEqual(['before', 'one', 'two', 'three']);
-});
-
-test('a bucket with a cap has no more calls in flight than that, over lanes and replicas', async () => {
-  const setting = { meters: [], learn: true, probe: 0, maxInFlightTotal: 2 };
-  await a.admit('one', { setting, lane: 'l1' });
-  await b.admit('two', { setting, lane: 'l2' });
-  await world.pass(5);
-  const third = await a.admit('three', { setting, lane: 'l3' });
-  expect(third).toMatchObject({ kind: 'queued', heldBy: 'serialized' });
-  await b.admit('four', { setting, lane: 'l1' });
-  await world.pass(2_000);
-  expect([a.granted(), b.granted()]).toEqual([['one'], ['two']]);
-  await b.settle('two');
-  expect([a.granted(), b.granted()]).toEqual([['one', 'three'], ['two']]);
-  await a.settle('one');
-  expect([...a.granted(), ...b.granted()]).toEqual(['one', 'three', 'two', 'four']);
 });
 
 test('of several replicas one ticks when a grant is due', async () => {
@@ -200,17 +165,6 @@ test.each([
   await world.pass(100);
   expect(world.log.entries.filter(hasReturned)).toHaveLength(backs);
   expect(b.granted()).toEqual(['second']);
-});
-
-test('a call that was throttled goes back to its position, and its bucket is closed for all', async () => {
-  await a.admit('first', serial);
-  await b.admit('second', serial);
-  await a.settle('first', throttled(500));
-  await world.pass(350);
-  expect(b.closed).toEqual([{ bucket, closedMs: 500 }]);
-  expect([...a.granted(), ...b.granted()]).toEqual(['first']);
-  await world.pass(200);
-  expect([...a.granted(), ...b.granted()]).toEqual(['first', 'first']);
 });
 
 test.each(['joined', 'away'] as const)(

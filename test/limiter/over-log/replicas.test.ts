@@ -27,17 +27,6 @@ atOrigins('of a replica', (instant) => {
     expect(log.say(4 * leaseMs + 1, 'r1', log.end('a')).replies).toEqual([{ kind: 'lease', known: true }]);
   });
 
-  test('a lease is not renewed before it would end', () => {
-    const log = logWith(['a']);
-    const endsAt = () => (log.bucket().expiries.first()?.score ?? NaN) - instant(0);
-    for (let ms = 1_000; ms <= leaseMs - upkeepMs - 1; ms += 1_000) {
-      log.say(ms, 'r1', tick);
-      expect(endsAt()).toBe(leaseMs);
-    }
-    log.say(leaseMs, 'r1', tick);
-    expect(endsAt()).toBe(2 * leaseMs);
-  });
-
   test('that is not heard of any more, leases end one lease after its last entry', () => {
     const log = logWith(['a']);
     const diedMs = 7_300;
@@ -54,11 +43,6 @@ atOrigins('of a replica', (instant) => {
     expect(log.grants(4_000, 'r2', log.end('a'), log.call('c', 2, serial))).toEqual(['b']);
     nothingLeaves(log, 'r2', 5_000, 4_000 + leaseMs);
     expect(log.grants(4_000 + leaseMs, 'r2', tick)).toEqual(['c']);
-  });
-
-  test('that is not heard of any more, a lease is due though nothing else happens', () => {
-    const log = logWith(['a']);
-    expect(log.say(10, 'r2', log.call('b', 10, serial)).nextAt).toBe(instant(leaseMs));
   });
 
   test('a call of unknown fate keeps its place for one lease, however long its replica lives', () => {

@@ -3,13 +3,7 @@ import { expect } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { bucketKey, logKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
-import type {
-  Admission,
-  AdmissionReply,
-  BucketSetting,
-  Grant,
-  Settlement,
-} from '../../../src/limiter/limiter.ts';
+import type { AdmissionReply, BucketSetting, Grant, Settlement } from '../../../src/limiter/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/over-log/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
@@ -22,28 +16,7 @@ import { OrderedLog, type LogEnd } from '../../support/ordered-log.ts';
 export const leaseMs = 15_000;
 const stepMs = 5;
 
-export interface Replica {
-  readonly limiter: SharedLimiter;
-  /** Its end of the log that it opened last. */
-  readonly end: () => LogEnd<LogEvent>;
-  readonly opened: () => number;
-  /** Grants in the order in which the replica may use them, at once or reported. */
-  readonly grants: Grant[];
-  readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
-  readonly failures: unknown[];
-  /** Why leases of capped lanes were lost while their calls were under way. */
-  readonly leasesLost: LeaseLostReason[];
-  admit(ticket: string, options?: AdmissionOptions): Promise<AdmissionReply>;
-  /** As `admit`, for one call after the other; the kinds of their replies. */
-  ask(tickets: readonly string[], options?: AdmissionOptions): Promise<AdmissionReply['kind'][]>;
-  /** A reload; lanes keep their settings. */
-  reload(setting: Partial<BucketSetting>): Promise<void>;
-  /** Tickets granted so far. */
-  granted(): string[];
-  grantOf(ticket: string): Grant;
-  /** The call ends, and all that follows from it happens. */
-  settle(ticket: string, settlement?: Settlement): Promise<void>;
-}
+export type Replica = ReturnType<World['replica']>;
 
 /** A refusal that closes the bucket for so long; with `requeue` the call waits again, at its position. */
 export const throttled = (closeMs: number, requeue = true): Settlement => ({
@@ -70,7 +43,7 @@ export class World {
   readonly clock: ManualClock = manualClock(1_000_000);
   readonly #logs = new Map<LogKey, OrderedLog<LogEvent>>();
   readonly guard: LaneGuard = new MemoryLaneGuard(this.clock);
-  readonly #replicas: Replica[] = [];
+  readonly #opened: { readonly limiter: SharedLimiter; readonly failures: readonly unknown[] }[] = [];
 
   /** The log of the bucket that is named `bucket`. */
   get log(): OrderedLog<LogEvent> {
@@ -88,12 +61,14 @@ export class World {
       joinsLater,
       replicas = 2,
     }: ReplicaOptions = {},
-  ): Replica {
+  ) {
     const { clock } = this;
     const pass = (ms: number) => this.pass(ms);
+    /** In the order in which the replica may use them, at once or reported. */
     const grants: Grant[] = [];
-    const closed: Replica['closed'] = [];
+    const closed: { readonly bucket: BucketKey; readonly closedMs: number }[] = [];
     const failures: unknown[] = [];
+    /** Why leases of capped lanes were lost while their calls were under way. */
     const leasesLost: LeaseLostReason[] = [];
     const ends: LogEnd<LogEvent>[] = [];
     const end = (): LogEnd<LogEvent> => {
@@ -127,37 +102,42 @@ export class World {
       if (grant === undefined) throw new Error(`${ticket} was not granted`);
       return grant;
     };
-    const replica: Replica = {
+    const admit = async (ticket: string, options?: AdmissionOptions): Promise<AdmissionReply> => {
+      const reply = await limiter.admit(admission(ticket, { arrivedAt: clock.monotonic(), ...options }));
+      if (reply.kind === 'granted') grants.push(reply.grant);
+      return reply;
+    };
+    const replica = {
       limiter,
+      /** Its end of the log that it opened last. */
       end,
       opened: () => ends.length,
-      grants,
       closed,
-      failures,
       leasesLost,
-      async admit(ticket, options) {
-        const asked: Admission = admission(ticket, { arrivedAt: clock.monotonic(), ...options });
-        const reply = await limiter.admit(asked);
-        if (reply.kind === 'granted') grants.push(reply.grant);
-        return reply;
-      },
-      async ask(tickets, options) {
+      admit,
+      /** As `admit`, for one call after the other; the kinds of their replies. */
+      async ask(tickets: readonly string[], options?: AdmissionOptions): Promise<AdmissionReply['kind'][]> {
         const kinds: AdmissionReply['kind'][] = [];
-        for (const ticket of tickets) kinds.push((await replica.admit(ticket, options)).kind);
+        for (const ticket of tickets) kinds.push((await admit(ticket, options)).kind);
         return kinds;
       },
-      reload: async (changed) => {
+      /** Lanes keep their settings. */
+      async reload(changed: Partial<BucketSetting>): Promise<void> {
         const setting = { meters: [], learn: true, probe: 0, ...changed };
         await limiter.reconfigure({ bucket: bucketKey('bucket'), setting, lanes: [] });
       },
-      granted: () => grants.map(({ ticket }) => ticket),
+      granted: (): string[] => grants.map(({ ticket }) => ticket),
       grantOf,
-      async settle(ticket, settlement = { kind: 'succeeded', spent: null }) {
+      /** The call ends, and all that follows from it happens. */
+      async settle(
+        ticket: string,
+        settlement: Settlement = { kind: 'succeeded', spent: null },
+      ): Promise<void> {
         await limiter.settle(grantOf(ticket), settlement, null);
         await pass(50);
       },
     };
-    this.#replicas.push(replica);
+    this.#opened.push({ limiter, failures });
     return replica;
   }
 
@@ -188,7 +168,7 @@ export class World {
   }
 
   async close(): Promise<void> {
-    for (const { limiter, failures } of this.#replicas) {
+    for (const { limiter, failures } of this.#opened) {
       await limiter.close();
       expect(failures).toEqual([]);
     }

@@ -148,27 +148,10 @@ atOrigins('in a new term', (instant) => {
     expect(log.grants(20, 'r2', leave)).toEqual(['a']);
   });
 
-  test('a term within a term begins the hold anew, and ends both', () => {
-    const log = secondTerm(['r1', 'r2']);
-    log.say(10, 'r1', call('a', serial), here(2));
-    log.say(10 + holdMs, 'r1', tick);
-    log.term = 3;
-    expect(log.grants(2_000, 'r1', call('b'), here(3))).toEqual([]);
-    expect(log.grants(2_010, 'r2', here(3))).toEqual(['b', 'a']);
-  });
-
   test('neither an operator who opens the bucket nor a call that ends grants anything', () => {
     const log = secondTerm(['r1', 'r2'], call('a', serial), call('b', serial));
     expect(log.grants(10, 'r1', inBucket({ kind: 'open', agoMs: 0 }), log.end('a'), here(2))).toEqual([]);
     expect(log.grants(20, 'r2', here(2))).toEqual(['b']);
-  });
-
-  test('a bucket that a response closed meanwhile stays closed when the hold ends', () => {
-    const log = secondTerm(['r1', 'r2'], call('a'));
-    log.say(10, 'r1', log.end('a', { kind: 'throttled', closeMs: 600, requeue: true, sleepMs: 0 }), here(2));
-    const end = log.say(20, 'r2', here(2));
-    expect([granted(end), end.nextAt]).toEqual([[], instant(610)]);
-    expect(log.grants(610, 'r1', tick)).toEqual(['a']);
   });
 
   test('a call under way that the state does not know takes its place in the lane until it is settled', () => {

@@ -91,34 +91,12 @@ atOrigins('the forecast for a call', (instant) => {
     expect(line.at(6_200).waitMs('c')).toBe(4_960);
   });
 
-  test('grows slowly with long service times and falls fast with short ones', () => {
-    const line = new TestBucket(instant, serial);
-    let [next = ''] = line.enter(names(41));
-    const serve = (ms: number): number => {
-      [next = ''] = line.later(ms).settle(next);
-      const { waitMs = 0, ahead = 0 } = line.forecast('t40') ?? {};
-      return waitMs / (ahead + 0.5);
-    };
-    expect(serve(1_000)).toBeCloseTo(200, 6);
-    expect(serve(100)).toBeCloseTo(150, 6);
-    for (let at = 0; at < 20; at += 1) serve(100);
-    expect(serve(100)).toBeCloseTo(100, 1);
-  });
-
   test('counts a first call under way that takes long as if it lasted as long again', () => {
     const line = new TestBucket(instant, serial);
     line.enter(['a', 'b']);
     expect(line.at(9_000).forecast('b')).toEqual({ waitMs: 8_000, ahead: 0, heldBy: 'serialized' });
     const full = { kind: 'refused', reason: 'queue_full', retryInMs: 8_000 };
     expect(line.admit('c', { maxQueued: 1 })).toMatchObject(full);
-  });
-
-  test('lets the head of a full lane go first, however urgent the returning call is', () => {
-    const line = new TestBucket(instant, { perMinute: 10, maxQueued: 1 });
-    line.enter([...names(10), 'head']);
-    const full = line.admit('urgent', { urgency: 0 });
-    expect(full).toMatchObject({ reason: 'queue_full', ahead: 1 });
-    expect(full.kind === 'refused' ? full.retryInMs : 0).toBeGreaterThan(line.waitMs('head'));
   });
 
   test('waits at once for the lease of a call whose fate is unknown', () => {
@@ -130,16 +108,6 @@ atOrigins('the forecast for a call', (instant) => {
     expect(line.admit('c', { maxWaitMs: 14_000 })).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
     expect(line.leavesAt('c')).toBe(17_000);
     expect(line.lane().abandoned).toEqual([]);
-  });
-
-  test('uses the rest of the cap beside a call of unknown fate', () => {
-    const line = new TestBucket(instant, { limit: 1_000, maxInFlight: 2 });
-    line.enter(['a', 'b']);
-    line.at(1_100).settle('a', unknown);
-    line.at(1_200).enter(['c']);
-    expect(line.waitMs('c')).toBe(200);
-    line.settle('b', unknown);
-    expect(line.waitMs('c')).toBe(14_900);
   });
 
   // Guards a bug: the forecast was the clock itself, 1,795,330,130 s over Redis, else the uptime of the process.

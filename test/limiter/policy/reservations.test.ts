@@ -57,6 +57,11 @@ class Line extends TestBucket {
 
 atOrigins('a reservation', (instant) => {
   const full = (paceOf = pace): Line => new Line(instant, paceOf);
+  /** `a` keeps its position in it. */
+  const withOne = (keeping?: Keeping) => {
+    const line = full();
+    return { line, ...line.keep('a', keeping) };
+  };
   const inSeconds = (kept: readonly Reserved[]): number[] =>
     kept.map(({ waitMs }) => Math.floor(waitMs / 1_000));
 
@@ -76,8 +81,7 @@ atOrigins('a reservation', (instant) => {
   });
 
   test('lets its client leave at once from the told time on, and before that tells it the time left', () => {
-    const line = full();
-    const { id, waitMs, from } = line.keep('a');
+    const { line, id, waitMs, from } = withOne();
     const early = line.at(from - waitMs / 2).back(id, 'a2');
     expect(early).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
     expect(early.kind === 'refused' && early.retryInMs).toBeCloseTo(waitMs / 2, 0);
@@ -87,8 +91,7 @@ atOrigins('a reservation', (instant) => {
   test.each(['l', 'another'])(
     'is left free by a call of lane %s that came later, for as long as it is kept',
     (lane) => {
-      const line = full();
-      const { from } = line.keep('a');
+      const { line, from } = withOne();
       line.at(1_001).enter(['later'], { lane });
       // A second place has drained by the second after it: that one is free.
       const left = line.leavesAt('later');
@@ -98,8 +101,7 @@ atOrigins('a reservation', (instant) => {
   );
 
   test('costs those behind it nothing when it is not used, but the room of one call while it is kept', () => {
-    const line = full();
-    const { from } = line.keep('a');
+    const { line, from } = withOne();
     line.at(1_001).enter(names(20));
     const left = [...line.run(60_000).values()];
     // One a second behind it, and the one that it held back as soon as it ends.
@@ -122,8 +124,7 @@ atOrigins('a reservation', (instant) => {
   });
 
   test('is of no use twice, in another lane, or for a larger call', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     line.at(1_001).enter(['later']);
     expect(line.at(from).back(id, 'x', { lane: 'another' }).kind).toBe('refused');
     const larger = line.back(id, 'y', { costs: { requests: 2 }, maxWaitMs: 60_000 });
@@ -133,16 +134,14 @@ atOrigins('a reservation', (instant) => {
   });
 
   test('is of no use later', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     line.at(1_001).enter(names(20));
     line.run(from + lastsMs);
     expect(line.at(from + lastsMs + 1).back(id, 'z').kind).toBe('refused');
   });
 
   test('has a new time where the bucket has closed meanwhile, and is kept', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     line.at(1_500).settle('used0', throttled(40_000));
     expect(line.at(from).back(id, 'a2').kind).toBe('refused');
     const again = line.keep('a2', { returning: id });
@@ -167,12 +166,7 @@ atOrigins('a reservation', (instant) => {
     expect(line.at(1_500).back(b.id, 'b2', { maxWaitMs: 30_000 }).kind).toBe('queued');
     expect(line.at(1_501).run(a.from).size).toBe(0);
     expect(line.at(a.from).back(a.id, 'a2').kind).toBe('granted');
-    expect([
-      ...line
-        .at(a.from + 1)
-        .run(b.from)
-        .keys(),
-    ]).toEqual(['b2']);
+    expect(line.at(a.from + 1).leaving(b.from)).toEqual(['b2']);
   });
 
   test('does not hold up calls of its lane that came before it and wait longer than was expected', () => {
@@ -185,19 +179,12 @@ atOrigins('a reservation', (instant) => {
       line.meter().level += 2;
       if (!comesBack) expect(line.at(1_001).leavesAt('earlier')).toBeLessThan(4_500);
       else line.at(from).back(id, 'a2', { maxWaitMs: 30_000 });
-      if (comesBack)
-        expect([
-          ...line
-            .at(from + 1)
-            .run(30_000)
-            .keys(),
-        ]).toEqual(['earlier', 'a2']);
+      if (comesBack) expect(line.at(from + 1).leaving(30_000)).toEqual(['earlier', 'a2']);
     }
   });
 
   test('is one call’s, and is kept where that left its line', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     expect(line.at(1_100).back(id, 'a2', { maxWaitMs: 30_000 }).kind).toBe('queued');
     expect(line.back(id, 'a3', { maxWaitMs: 30_000 })).toMatchObject({ kind: 'queued', ahead: 1 });
     line.at(1_200).cancel('a2');
@@ -205,8 +192,7 @@ atOrigins('a reservation', (instant) => {
   });
 
   test('has the same time however often its client asks too early, and a later one where the ceiling demands it', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     const again = line.at(1_200).keep('a2', { returning: id });
     expect(again.id).toBe(id);
     expect(again.from).toBeCloseTo(from, 3);
@@ -219,24 +205,17 @@ atOrigins('a reservation', (instant) => {
   });
 
   test('is over when its call leaves, and goes on where the call comes back unsent', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     line.at(from).back(id, 'a2');
     expect(line.bucket.reservations.size).toBe(0);
     line.enter(['later'], { lane: 'another' });
     line.at(from + 10).settle('a2', returned('backoff', 300));
     // The room that came back is kept for it, while it may not go.
-    expect([
-      ...line
-        .at(from + 11)
-        .run(from + 500)
-        .keys(),
-    ]).toEqual(['a2']);
+    expect(line.at(from + 11).leaving(from + 500)).toEqual(['a2']);
   });
 
   test('is not kept waiting for others that are due as well', () => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     line.keep('b', { lane: 'another' });
     expect(line.at(from).back(id, 'a2').kind).toBe('granted');
   });
@@ -252,8 +231,7 @@ atOrigins('a reservation', (instant) => {
     ['holds back its client while its lane is in back-off', 'backoff', true],
     ['lets its client through a lane that sleeps for reservations alone', 'reserved', false],
   ] as const)('%s', (_what, because, isLate) => {
-    const line = full();
-    const { id, from } = line.keep('a');
+    const { line, id, from } = withOne();
     line.at(from - 10).back(id, 'a2', { maxWaitMs: 30_000 });
     sleep(line.bucket, line.lane(), { because, until: instant(from + 5_000) });
     expect(line.at(from - 9).leavesAt('a2') > from + 4_000).toBe(isLate);
@@ -264,9 +242,9 @@ atOrigins('a reservation', (instant) => {
     const lane = backgroundLane(laneKey('l'));
     const { id, from } = line.keep('a', { lane });
     for (const each of ['b', 'c']) line.at(1_001).enter([each], { lane: each });
-    expect([...line.run(from + 200).keys()][0]).toBe('b');
+    expect(line.leaving(from + 200)[0]).toBe('b');
     line.at(from + 201).back(id, 'a2', { lane, maxWaitMs: 30_000 });
-    expect([...line.run(from + 20_000).keys()]).toEqual(['c', 'a2']);
+    expect(line.leaving(from + 20_000)).toEqual(['c', 'a2']);
   });
 
   test('takes a turn of its own lane, not of those that come new', () => {
@@ -276,12 +254,11 @@ atOrigins('a reservation', (instant) => {
     line.run(from - 1);
     expect(line.at(from).back(id, 'a2').kind).toBe('granted');
     line.at(from + 1).enter(['new'], { lane: 'z' });
-    expect([...line.run(from + 20_000).keys()]).toEqual(['new', 'm1', 'm2']);
+    expect(line.leaving(from + 20_000)).toEqual(['new', 'm1', 'm2']);
   });
 
   test('tells its client the told time also where the bucket has room before it', () => {
-    const line = full();
-    const { id } = line.keep('a', { waitMs: 20_000 });
+    const { line, id } = withOne({ waitMs: 20_000 });
     const early = line.at(11_000).back(id, 'a2');
     expect(early.kind === 'refused' && Math.round(early.retryInMs)).toBe(10_000);
   });

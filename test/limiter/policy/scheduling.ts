@@ -173,6 +173,11 @@ export class TestBucket {
     return left;
   }
 
+  /** Who leaves until then, in order. */
+  leaving(untilMs: number): string[] {
+    return [...this.run(untilMs).keys()];
+  }
+
   /** Runs until the call leaves. */
   leavesAt(ticket: string, untilMs = this.ms + 700_000): number {
     return this.run(untilMs, ticket).get(ticket) ?? Infinity;
