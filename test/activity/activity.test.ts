@@ -5,12 +5,12 @@ import { Cell, without } from '../../src/activity/cell.policy.ts';
 import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
 import { Activity, windowOf, type ActivityParts } from '../../src/activity/activity.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
-import { nothingKnown, type EndedFact } from '../../src/telemetry/events.ts';
+import { nothingKnown } from '../../src/telemetry/events.ts';
 import { callerKey } from '../../src/ids.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
-import { callAt, driven, lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
+import { callAt, driven, ended, lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
 
 const minute = 60_000;
 const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
@@ -30,16 +30,6 @@ const hourOf = async (recorder: Recorder, workspaceId: string, minutes = 60) => 
   const hour = await recorder.hour();
   return hour.sum(recorder.nameOf(workspaceId, 'lm'), minutes);
 };
-
-const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
-  outcome: 'ok',
-  code: null,
-  heldBy: null,
-  waitedMs: 0,
-  attempts: 1,
-  durationMs: 10,
-  ...given,
-});
 
 /**
  * What `/activity` answers from a recorder, under a ceiling of 500 and a bucket of 500 calls a minute that all share. `shown`: the

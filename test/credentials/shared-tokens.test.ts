@@ -2,7 +2,6 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import type { OAuthClient } from '../../src/config/settings.ts';
 import { fetchForAll, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
 import type { Fetched } from '../../src/credentials/token-endpoint.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
@@ -10,6 +9,7 @@ import type { Entry } from '../../src/replicated/shared-map.ts';
 import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { oauthClient } from '../support/token-endpoint.ts';
 import { until } from '../support/until.ts';
 import { upstreamSettings } from '../support/upstream-settings.ts';
 
@@ -28,16 +28,7 @@ afterAll(async () => {
 });
 
 describe('a shared token', () => {
-  const client: OAuthClient = {
-    tokenUrl: 'https://id.example/token',
-    clientId: 'canary-id',
-    clientSecret: 'canary-secret',
-    scope: null,
-    format: 'form',
-    clientAuth: 'body',
-    shared: true,
-    refreshTokenFile: null,
-  };
+  const client = { ...oauthClient, clientId: 'canary-id', clientSecret: 'canary-secret' };
   const open: SharedRedis[] = [];
   afterEach(() => {
     for (const each of open.splice(0)) each.close();

@@ -1,4 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
+import { oauthClient } from '../support/token-endpoint.ts';
 import { objectOf, readToken, tokenRequest } from '../../src/credentials/token-endpoint.ts';
 
 const read = (status: number, body: unknown, fields: Record<string, string> = {}) => {
@@ -62,16 +63,7 @@ describe('the response of a token endpoint', () => {
 });
 
 describe('a token request', () => {
-  const client = {
-    tokenUrl: 'https://id.example/token',
-    clientId: 'me & you',
-    clientSecret: 's:e=c',
-    scope: 'read write',
-    format: 'form',
-    clientAuth: 'body',
-    shared: true,
-    refreshTokenFile: null,
-  } as const;
+  const client = { ...oauthClient, clientId: 'me & you', clientSecret: 's:e=c', scope: 'read write' };
   const grant = 'grant_type=client_credentials';
 
   test('is a form with the client in its body', () => {

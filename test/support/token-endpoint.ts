@@ -4,7 +4,20 @@
  */
 import type { IncomingHttpHeaders } from 'node:http';
 import { systemClock, type Clock } from '../../src/clock.ts';
+import type { OAuthClient } from '../../src/config/settings.ts';
 import { listening } from './listening.ts';
+
+/** A client of the endpoint as the configuration gives it. */
+export const oauthClient: OAuthClient = {
+  tokenUrl: 'https://id.example/token',
+  clientId: 'client-sim',
+  clientSecret: 'secret-of-the-client',
+  scope: null,
+  format: 'form',
+  clientAuth: 'body',
+  shared: true,
+  refreshTokenFile: null,
+};
 
 /** How the next request is answered; the last one given stays. */
 export type Manner =
@@ -99,7 +112,7 @@ class RefreshChain {
 
 export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Promise<TokenEndpoint> {
   const { clock = systemClock, lifeSeconds = 3600, isRotating = false } = options;
-  const { client = { id: 'client-sim', secret: 'secret-of-the-client' } } = options;
+  const { client = { id: oauthClient.clientId, secret: oauthClient.clientSecret } } = options;
   const chain = options.refresh === undefined ? null : new RefreshChain(options.refresh);
   const requests: { headers: IncomingHttpHeaders; body: string }[] = [];
   const issued: string[] = [];

@@ -6,6 +6,7 @@ import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.t
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import type { MetricsFormat } from '../../src/telemetry/metrics.ts';
+import type { EndedFact } from '../../src/telemetry/events.ts';
 import { RunningTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import { fixedCredential, unstatedLimits, upstreamSettings } from '../support/upstream-settings.ts';
 
@@ -65,6 +66,17 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     ...given,
   };
 }
+
+/** How a call ended; `given` is what a test is about. */
+export const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
+  outcome: 'ok',
+  code: null,
+  heldBy: null,
+  waitedMs: 0,
+  attempts: 1,
+  durationMs: 10,
+  ...given,
+});
 
 /** A bucket without waiting calls; `given` is what a test is about. */
 export const bucketSnapshot = (given: Partial<BucketSnapshot> = {}): BucketSnapshot => ({

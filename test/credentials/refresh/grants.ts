@@ -9,6 +9,7 @@ import type { Fetched, SendTokenRequest } from '../../../src/credentials/token-e
 import { createEndpoint } from '../../../src/dispatch/one-request.ts';
 import { upstreamSettings } from '../../support/upstream-settings.ts';
 import {
+  oauthClient,
   startTokenEndpoint,
   type TokenEndpoint,
   type TokenEndpointOptions,
@@ -42,23 +43,16 @@ export async function startGrants(options: TokenEndpointOptions): Promise<GrantW
   const path = join(folder, 'token');
   const endpoint = await startTokenEndpoint(options);
   await writeFile(path, `${endpoint.refreshTokens[0] ?? ''}\n`, { mode: 0o600 });
-  const client: OAuthClient = {
-    tokenUrl: endpoint.url,
-    clientId: 'client-sim',
-    clientSecret: 'secret-of-the-client',
-    scope: null,
-    format: 'form',
-    clientAuth: 'body',
-    shared: true,
-    refreshTokenFile: path,
-  };
+  const client: OAuthClient = { ...oauthClient, tokenUrl: endpoint.url, refreshTokenFile: path };
   const upstream = upstreamSettings('shop', [], { allowPrivateAddresses: true });
   const said: string[] = [];
   const made: RefreshGrant[] = [];
-  const say =
-    (level: string) =>
-    (text: string): void =>
-      void said.push(`${level}: ${text}`);
+  const log = Object.fromEntries(
+    ['debug', 'info', 'warn', 'error', 'bug'].map((level) => [
+      level,
+      (text: string) => void said.push(`${level}: ${text}`),
+    ]),
+  );
   return {
     folder,
     path,
@@ -73,13 +67,7 @@ export async function startGrants(options: TokenEndpointOptions): Promise<GrantW
         send: createEndpoint({ clock: systemClock }),
         telemetry: {
           count: (_, labels) => void said.push(labels?.['outcome'] ?? ''),
-          log: {
-            debug: say('debug'),
-            info: say('info'),
-            warn: say('warn'),
-            error: say('error'),
-            bug: say('bug'),
-          },
+          log: log as never,
         },
         ...changes,
       });

@@ -40,17 +40,10 @@ describe('the text of a refresh token’s file', () => {
     expect(parseGrant(text)).toEqual({ refreshToken, access: null }),
   );
 
-  const none = [
-    '',
-    ' \n',
-    'two\nlines',
-    'é',
-    '{"access_token":"a"}',
-    '{"refresh_token":7}',
-    '{',
-    'a'.repeat(16_385),
-  ];
-  test.each(none)('%j holds no refresh token', (text) => expect(parseGrant(text)).toBeNull());
+  const none = '| \n|two\nlines|é|{"access_token":"a"}|{"refresh_token":7}|{'.split('|');
+  test.each([...none, 'a'.repeat(16_385)])('%j holds no refresh token', (text) =>
+    expect(parseGrant(text)).toBeNull(),
+  );
 
   test.each([
     [{ token: 'a', lifeMs: hour, endsAt: now + hour }],

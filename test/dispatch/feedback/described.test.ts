@@ -1,8 +1,8 @@
 /** What an operator describes of an upstream: conditions of a refusal, whom each concerns, where its wait stands, its windows. */
 import { describe, expect, test } from '@jest/globals';
 import { buildDialect, speaks, type SpeaksInput } from '../../../src/config/speaks.ts';
-import { dayMs, error, learn, limits, metersOf, nowMs } from './learning.ts';
-import { throttleOf, waitOf, type Response } from './learning.ts';
+import { dayMs, error, learn, limits, metersOf, nowMs, throttleOf, waitOf } from './learning.ts';
+import type { Response } from './learning.ts';
 
 describe('the conditions of a refusal', () => {
   const twoMeanings: SpeaksInput = {

@@ -1,8 +1,8 @@
 /** What the fields of an API that nobody has described teach: refusals, windows by the drafts of the IETF and by usual names. */
 import { describe, expect, test } from '@jest/globals';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
-import { dayMs, error, limits, meterWords, metersOf, nowMs } from './learning.ts';
-import { throttleOf, waitOf, type Fields, type Who } from './learning.ts';
+import { dayMs, error, limits, meterWords, metersOf, nowMs, throttleOf, waitOf } from './learning.ts';
+import type { Fields, Who } from './learning.ts';
 
 describe('a refusal of a generic upstream', () => {
   const window = { 'ratelimit-policy': '"a";q=10;w=60', ratelimit: '"a";r=0;t=12' };
