@@ -72,8 +72,8 @@ describe('the scripts of ceilings', () => {
 
   test('replace what somebody else has put in the place of a ceiling or a lane, and count on', async () => {
     const limits = ['2', '9', windowMs, '86400', ''];
-    await client.hset('sends:{f}', 'foreign', 1);
-    await client.set('day:{f}', 'foreign');
+    await server.probe.hset('sends:{f}', 'foreign', 1);
+    await server.probe.set('day:{f}', 'foreign');
     expect(await run('slots', 'f', [windowMs, '', '9'])).toEqual([0, 0, -1]);
     expect(await run('consume', 'f', [...limits, 'one', '0'])).toMatchObject([
       'taken',
@@ -81,19 +81,19 @@ describe('the scripts of ceilings', () => {
       expect.anything(),
       8,
     ]);
-    await client.del('day:{f}');
-    await client.lpush('day:{f}', 'foreign');
+    await server.probe.del('day:{f}');
+    await server.probe.lpush('day:{f}', 'foreign');
     expect(await run('consume', 'f', [...limits, 'two', '0'])).toMatchObject([
       'taken',
       2,
       expect.anything(),
       8,
     ]);
-    expect(await client.ttl('day:{f}')).toBeGreaterThan(86_000);
-    const take = () => runOwn(client, 'takelane', { keys: ['lane:f'], argv: ['token', '1000'] });
-    await client.lpush('lane:f', 'foreign');
+    expect(await server.probe.ttl('day:{f}')).toBeGreaterThan(86_000);
+    const take = () => runOwn(server.probe, 'takelane', { keys: ['lane:f'], argv: ['token', '1000'] });
+    await server.probe.lpush('lane:f', 'foreign');
     expect(await take()).toBeNull();
-    await client.set('lane:f', 'foreign');
+    await server.probe.set('lane:f', 'foreign');
     expect(await take()).toBeNull();
   });
 
