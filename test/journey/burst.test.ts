@@ -1,22 +1,17 @@
 /** The two figures of the main job, a quarter as large and on faster clocks; `bench/burst.ts` measures them as they are. */
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
-import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
-import { watchOrder, type WatchedOrder } from './order.ts';
+import { makespan } from '../support/redis-fleet.ts';
+import { watchOrder } from './order.ts';
 import { closeAll, many, maxInFlight, nonces, startWorld, tally } from './world.ts';
 
-let order: WatchedOrder;
+let order: ReturnType<typeof watchOrder>;
 beforeEach(() => void (order = watchOrder()));
 afterEach(async () => {
   order.stop();
   await closeAll();
 });
-
-const makespan = (log: readonly LogEntry[]): number => {
-  const times = log.map(({ t }) => t);
-  return Math.max(...times) - Math.min(...times);
-};
 
 test('a burst of 200 chats on 150 a minute succeeds in order of arrival, without a refusal by the upstream', async () => {
   const { gateway, model } = await startWorld({

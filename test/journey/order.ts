@@ -5,17 +5,9 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { ClientRequest, IncomingMessage } from 'node:http';
 
-export interface WatchedOrder {
-  /** `X-Nonce` of the calls through `/via/`. */
-  readonly arrived: readonly string[];
-  /** The same, at each one's first sending. */
-  readonly sent: readonly string[];
-  stop(): void;
-}
-
-export function watchOrder(): WatchedOrder {
-  const arrived: string[] = [];
-  const sent: string[] = [];
+export function watchOrder() {
+  /** `X-Nonce` of the calls through `/via/`, and of each one's first sending. */
+  const [arrived, sent]: [string[], string[]] = [[], []];
   const noteArrival = (message: unknown): void => {
     // What Node publishes on this channel; the next one likewise.
     const { request } = message as { request: IncomingMessage };

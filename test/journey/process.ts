@@ -8,25 +8,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 
-export interface ServedProcess {
-  readonly url: string;
-  readonly adminUrl: string;
-  /** Lines of both outputs so far. */
-  readonly lines: readonly string[];
-  /** Resolves with the first line, from now on, that contains the text. */
-  saying(text: string): Promise<string>;
-  /** Writes another configuration file in place of the first. */
-  write(yaml: string): void;
-  /** Writes the `.env` beside the configuration file. */
-  writeEnv(text: string): void;
-  signal(name: 'SIGHUP' | 'SIGTERM' | 'SIGKILL'): void;
-  /** Resolves with the exit code. */
-  readonly exited: Promise<number | null>;
-  close(): Promise<void>;
-}
+export type ServedProcess = Awaited<ReturnType<typeof serve>>;
 
 /** @throws Error when the process ends before it serves. */
-export async function serve(yaml: string): Promise<ServedProcess> {
+export async function serve(yaml: string) {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-test-'));
   const path = join(folder, 'sluice.yaml');
   writeFileSync(path, yaml);
@@ -57,15 +42,20 @@ export async function serve(yaml: string): Promise<ServedProcess> {
   return {
     url: `http://127.0.0.1:${port}`,
     adminUrl: `http://127.0.0.1:${adminPort}`,
-    lines,
-    saying(text) {
+    /** Lines of both outputs so far. */
+    lines: lines as readonly string[],
+    /** Resolves with the first line, from now on, that contains the text. */
+    saying(text: string) {
       const said = saying(text);
       said.catch(() => {});
       return said;
     },
-    write: (text) => writeFileSync(path, text),
-    writeEnv: (text) => writeFileSync(join(folder, '.env'), text),
-    signal: (name) => void child.kill(name),
+    /** Writes another configuration file in place of the first. */
+    write: (text: string) => writeFileSync(path, text),
+    /** Writes the `.env` beside the configuration file. */
+    writeEnv: (text: string) => writeFileSync(join(folder, '.env'), text),
+    signal: (name: 'SIGHUP' | 'SIGTERM' | 'SIGKILL') => void child.kill(name),
+    /** Resolves with the exit code. */
     exited,
     async close() {
       child.kill('SIGKILL');

@@ -2,10 +2,9 @@
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { systemClock, type Clock } from '../../src/clock.ts';
-import type { Service } from '../../src/service.ts';
-import { serviceOf, startGateway, type GatewayOptions, type TestGateway } from '../support/gateway.ts';
+import { serviceOf, startGateway, type GatewayOptions } from '../support/gateway.ts';
 import { until } from '../support/until.ts';
-import { bucketsOf, keyOf, opened, sendTo, type Reply, type Sending } from './world.ts';
+import { bucketsOf, keyOf, opened, sendTo, type Sending } from './world.ts';
 
 /** One call as the upstream has it. */
 export interface Arrival {
@@ -45,29 +44,9 @@ export interface ScriptedOptions extends Pick<GatewayOptions, 'workspaces' | 'se
   readonly sections?: string;
 }
 
-export interface Scripted {
-  readonly gateway: TestGateway;
-  readonly clock: Clock;
-  readonly origin: string;
-  readonly arrivals: Arrival[];
-  /** Sends a call with the API key in `Sluice-Key`, and reads the whole response. */
-  ask(path: string, sending?: Sending): Promise<Reply>;
-  /** Resolves when so many calls have arrived. */
-  arrived(count: number): Promise<void>;
-  /** Resolves when a bucket is closed. */
-  closed(): Promise<void>;
-  /** Resolves when so many calls wait. */
-  waiting(count: number): Promise<void>;
-  /** Replaces a part of the configuration while calls go on. @throws Error when that part is not there. */
-  reload(from: string | RegExp, to: string): Promise<void>;
-  /** Another replica, which has the same configuration and keys. */
-  replica(): Promise<Pick<Scripted, 'ask'> & { readonly service: Service; readonly url: string }>;
-}
+export type Scripted = Awaited<ReturnType<typeof scripted>>;
 
-export async function scripted(
-  script: Script = () => ({}),
-  options: ScriptedOptions = {},
-): Promise<Scripted> {
+export async function scripted(script: Script = () => ({}), options: ScriptedOptions = {}) {
   const { clock = systemClock, upstreams = { api: '' }, sections = '', ...more } = options;
   const arrivals: Arrival[] = [];
   const http = createServer((request, response) => {
@@ -76,18 +55,9 @@ export async function scripted(
     request.on('data', (part: Buffer) => parts.push(part));
     request.on('end', () => {
       const body = Buffer.concat(parts).toString();
-      const at = clock.monotonic();
-      const arrival = {
-        n: arrivals.length + 1,
-        method,
-        path,
-        headers,
-        body,
-        at,
-        response,
-        status: 0,
-        isCut: false,
-      };
+      const n = arrivals.length + 1;
+      const seen = { n, method, path, headers, body, at: clock.monotonic(), response };
+      const arrival = { ...seen, status: 0, isCut: false };
       arrivals.push(arrival);
       response.on('close', () => (arrival.isCut = !response.writableFinished));
       const answer = script(arrival);
@@ -109,9 +79,10 @@ export async function scripted(
   const gateway = await startGateway({ ...more, clock, upstreams: `${written.join('\n')}\n${sections}` });
   opened.push(() => gateway.close());
   let { yaml } = gateway;
+  /** Sends a call with the API key in `Sluice-Key`, and reads the whole response. */
   const asking =
-    (url: string): Scripted['ask'] =>
-    (path, sending = {}) =>
+    (url: string) =>
+    (path: string, sending: Sending = {}) =>
       sendTo({ url }, clock, path, {
         ...sending,
         headers: { 'sluice-key': keyOf(gateway, sending), ...sending.headers },
@@ -122,16 +93,21 @@ export async function scripted(
     origin,
     arrivals,
     ask: asking(gateway.url),
-    arrived: (count) => until(() => arrivals.length >= count),
+    /** Resolves when so many calls have arrived. */
+    arrived: (count: number) => until(() => arrivals.length >= count),
+    /** Resolves when a bucket is closed. */
     closed: () => until(() => bucketsOf(gateway).some(({ closedMs }) => closedMs > 0)),
-    waiting: (count) =>
+    /** Resolves when so many calls wait. */
+    waiting: (count: number) =>
       until(() => bucketsOf(gateway).reduce((sum, { waiting }) => sum + waiting, 0) === count),
-    async reload(from, to) {
+    /** Replaces a part of the configuration while calls go on. @throws Error when that part is not there. */
+    async reload(from: string | RegExp, to: string) {
       const changed = yaml.replace(from, () => to);
       if (changed === yaml) throw new Error(`nothing to replace: ${String(from)}`);
       yaml = changed;
       await gateway.reload(yaml);
     },
+    /** Another replica, which has the same configuration and keys. */
     async replica() {
       const service = await serviceOf(yaml, [], { clock });
       opened.push(() => service.close());

@@ -7,11 +7,7 @@
  */
 import { expect } from '@jest/globals';
 import type { Clock } from '../../src/clock.ts';
-import {
-  createCommerceSimulator,
-  type CommerceOptions,
-  type CommerceSimulator,
-} from '../../simulators/commerce.ts';
+import { createCommerceSimulator, type CommerceOptions } from '../../simulators/commerce.ts';
 import {
   createLanguageModelSimulator,
   type LanguageModelOptions,
@@ -51,48 +47,8 @@ export interface Sending {
   readonly signal?: AbortSignal;
 }
 
-export interface Reply {
-  readonly status: number;
-  readonly headers: Headers;
-  readonly text: string;
-  readonly json: unknown;
-  /** By the clock of the gateway. */
-  readonly tookMs: number;
-  /** `Sluice-Error`: the code, where Sluice made the response. */
-  readonly error: string | null;
-  /** `x-should-retry`. */
-  readonly shouldRetry: string | null;
-  /** `Sluice-Admission`. */
-  readonly admission: string;
-}
-
-export interface World {
-  readonly clock: Clock;
-  readonly gateway: TestGateway;
-  readonly model: LanguageModelSimulator;
-  readonly shop: CommerceSimulator;
-  readonly modelUrl: string;
-  readonly shopUrl: string;
-  /** Sends a call of a workspace and reads the whole response. */
-  call(path: string, sending?: Sending): Promise<Reply>;
-  /** One chat; `at` comes back as `nonce` in the simulator's log. */
-  chat(at: number | string, sending?: Sending & { readonly model?: string }): Promise<Reply>;
-  /** One REST read of the shop; `at` as above. */
-  orders(at: number | string, sending?: Sending): Promise<Reply>;
-  /** One GraphQL document. */
-  graphql(query: string, sending?: Sending & { readonly variables?: unknown }): Promise<Reply>;
-  /** Occupies the shop's lane of `acme` with a read that is never answered; the returned function lets it go. */
-  occupy(): Promise<() => Promise<void>>;
-  /** Sends these calls behind an occupied shop, each when the one before it waits, and lets them go. */
-  behindOccupied(
-    names: readonly (number | string)[],
-    send?: (name: string) => Promise<Reply>,
-    meanwhile?: () => Promise<void>,
-  ): Promise<{ readonly replies: readonly Reply[]; readonly log: readonly LogEntry[] }>;
-  /** Resolves when `count` calls wait or are in flight in the lanes of all buckets. */
-  settled(waiting: number, inFlight?: number): Promise<void>;
-  close(): Promise<void>;
-}
+export type Reply = Awaited<ReturnType<typeof sendTo>>;
+export type World = Awaited<ReturnType<typeof startWorld>>;
 
 /** Ceilings that no test reaches. */
 export const highCeilings =
@@ -105,7 +61,7 @@ export async function closeAll(): Promise<void> {
   for (const close of opened.splice(0).toReversed()) await close();
 }
 
-export async function startWorld(options: WorldOptions = {}): Promise<World> {
+export async function startWorld(options: WorldOptions = {}) {
   const { clock = fastClock(1) } = options;
   const recorded = { clock, recordHeaders: true };
   const quick = { baseMs: 0, perTokenMs: 0, jitter: 0 };
@@ -128,16 +84,19 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     ...(options.server === undefined ? {} : { server: options.server }),
   });
 
-  const call: World['call'] = (path, sending = {}) =>
+  /** Sends a call of a workspace and reads the whole response. */
+  const call = (path: string, sending: Sending = {}) =>
     sendTo(gateway, clock, path, {
       workspace: 'acme',
       ...sending,
       headers: { authorization: `Bearer ${keyOf(gateway, sending)}`, ...sending.headers },
     });
   const nonced = (at: number | string, { headers }: Sending) => ({ 'x-nonce': String(at), ...headers });
-  const orders: World['orders'] = (at, sending = {}) =>
+  /** One REST read of the shop; `at` comes back as `nonce` in the simulator's log. */
+  const orders = (at: number | string, sending: Sending = {}) =>
     call('/via/shop/admin/api/2026-10/orders.json?limit=1', { ...sending, headers: nonced(at, sending) });
-  const occupy: World['occupy'] = async () => {
+  /** Occupies the shop's lane of `acme` with a read that is never answered; the returned function lets it go. */
+  const occupy = async () => {
     const before = shop.log.length;
     shop.fault({ kind: 'hang' });
     const leaving = new AbortController();
@@ -148,7 +107,8 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
       await occupied;
     };
   };
-  const settled: World['settled'] = (waiting, inFlight) =>
+  /** Resolves when so many calls wait, and are in flight, in the lanes of all buckets. */
+  const settled = (waiting: number, inFlight?: number): Promise<void> =>
     until(() => {
       const all = bucketsOf(gateway);
       const isSo = sum(all.map((each) => each.waiting)) === waiting;
@@ -175,17 +135,27 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     modelUrl,
     shopUrl,
     call,
-    chat: (at, { model: name = 'gpt-4o', ...sending } = {}) =>
+    /** One chat; `at` as in `orders`. */
+    chat: (
+      at: number | string,
+      { model: name = 'gpt-4o', ...sending }: Sending & { readonly model?: string } = {},
+    ) =>
       call('/via/openai/v1/chat/completions', {
         json: { model: name, messages: [{ role: 'user', content: `call ${at}` }] },
         ...sending,
         headers: nonced(at, sending),
       }),
     orders,
-    graphql: (query, { variables, ...sending } = {}) =>
+    /** One GraphQL document. */
+    graphql: (query: string, { variables, ...sending }: Sending & { readonly variables?: unknown } = {}) =>
       call('/via/shop/admin/api/2026-10/graphql.json', { json: { query, variables }, ...sending }),
     occupy,
-    async behindOccupied(names, send = orders, meanwhile = async () => {}) {
+    /** Sends these calls behind an occupied shop, each when the one before it waits, and lets them go. */
+    async behindOccupied(
+      names: readonly (number | string)[],
+      send: (name: string) => Promise<Reply> = orders,
+      meanwhile = async (): Promise<void> => {},
+    ) {
       const release = await occupy();
       const from = shop.log.length;
       const calls: Promise<Reply>[] = [];
@@ -217,7 +187,7 @@ export async function sendTo(
     headers,
     signal = null,
   }: Omit<Sending, 'signal' | 'body'> & { body?: string | null; signal?: AbortSignal | null },
-): Promise<Reply> {
+) {
   const startedAt = clock.monotonic();
   const response = await fetch(url + path, {
     method: method ?? (body === null ? 'GET' : 'POST'),
@@ -231,8 +201,10 @@ export async function sendTo(
     status: response.status,
     headers: response.headers,
     text,
-    json: parsed(text),
+    json: parsed(text) as unknown,
+    /** By the clock of the gateway. */
     tookMs: clock.monotonic() - startedAt,
+    /** The code, where Sluice made the response. */
     error: field('sluice-error'),
     shouldRetry: field('x-should-retry'),
     admission: field('sluice-admission') ?? '',

@@ -78,11 +78,7 @@ export function settingsOf(
 const ceilingTagOf = (perMinute: number | null, perDay: number | null): string =>
   `${perMinute ?? 'none'}.${perDay ?? 'none'}`;
 
-export interface EmbeddedQueue {
-  readonly queue: AdmissionQueue;
-  readonly limiter: Limiter;
-  readonly ceilings: Ceilings;
-}
+export type EmbeddedQueue = ReturnType<typeof embeddedQueue>;
 
 export interface QueueParts extends Pick<AdmissionQueueParts, 'joinedBucketOf' | 'onReckoned'> {
   readonly clock: Clock;
@@ -94,7 +90,7 @@ export interface QueueParts extends Pick<AdmissionQueueParts, 'joinedBucketOf' |
 }
 
 /** The queue over the embedded stores. */
-export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts): EmbeddedQueue {
+export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts) {
   const ceilings = more.ceilings ?? new CeilingStore(clock);
   const embedded = createEmbeddedLimiter(clock, {
     onGrant: (grant) => queue.listener.onGrant(grant),

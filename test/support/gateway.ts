@@ -7,21 +7,7 @@ import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
 import { startService, type Service, type ServiceParts } from '../../src/service.ts';
 import { watchAdmission, watchStores } from './open-calls.ts';
 
-export interface TestGateway {
-  /** `http://127.0.0.1:<port>` of the data port. */
-  readonly url: string;
-  readonly adminUrl: string;
-  /** API key of each workspace. */
-  readonly keys: Readonly<Record<string, string>>;
-  readonly service: Service;
-  /** Log lines so far. */
-  readonly logs: string[];
-  /** The configuration in use; change it and `reload`. */
-  readonly yaml: string;
-  /** Takes over another configuration; `keys` stay as they are. Resolves when calls see it. */
-  reload(yaml: string): Promise<void>;
-  close(): Promise<void>;
-}
+export type TestGateway = Awaited<ReturnType<typeof startGateway>>;
 
 export interface GatewayOptions {
   /** YAML of `upstreams:`'s content, indented by two blanks. */
@@ -74,11 +60,14 @@ export async function serviceOf(
 export const homeward: NonNullable<ServiceParts['resolve']> = () =>
   Promise.resolve([{ address: '127.0.0.1', family: 4 }]);
 
-export async function startGateway(options: GatewayOptions): Promise<TestGateway> {
+export async function startGateway(options: GatewayOptions) {
   const names = Object.keys(options.workspaces ?? { acme: '' });
   const made = new Map(names.map((name) => [name, createKey()]));
   const hashes = Object.fromEntries([...made].map(([name, { hash }]) => [name, hash]));
-  const keys = Object.fromEntries([...made].map(([name, { key }]) => [name, key]));
+  /** API key of each workspace. */
+  const keys: Readonly<Record<string, string>> = Object.fromEntries(
+    [...made].map(([name, { key }]) => [name, key]),
+  );
   const yaml = gatewayYaml(options, hashes);
   const logs: string[] = [];
   const service = await serviceOf(yaml, logs, {
@@ -86,13 +75,17 @@ export async function startGateway(options: GatewayOptions): Promise<TestGateway
     ...(options.load === undefined ? {} : { load: options.load }),
   });
   return {
+    /** Of the data port. */
     url: `http://127.0.0.1:${service.dataAddress.port}`,
     adminUrl: `http://127.0.0.1:${service.adminAddress.port}`,
     keys,
     service,
+    /** Log lines so far. */
     logs,
+    /** The configuration in use; change it and `reload`. */
     yaml,
-    reload: async (text) => service.reload(parse(text)),
+    /** Takes over another configuration; `keys` stay as they are. Resolves when calls see it. */
+    reload: async (text: string) => service.reload(parse(text)),
     close: () => service.close(),
   };
 }

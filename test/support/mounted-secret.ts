@@ -3,19 +3,13 @@ import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-export interface MountedSecret {
-  readonly folder: string;
-  /** Of the file that a configuration names. */
-  readonly path: string;
-  /** Replaces the content, all at once. */
-  write(text: string): Promise<void>;
-  remove(): Promise<void>;
-}
+export type MountedSecret = Awaited<ReturnType<typeof mountSecret>>;
 
-export async function mountSecret(first: string): Promise<MountedSecret> {
+export async function mountSecret(first: string) {
   const folder = await mkdtemp(join(tmpdir(), 'sluice-secret-'));
   const path = join(folder, 'token');
   let version = 0;
+  /** Replaces the content, all at once. */
   const write = async (text: string): Promise<void> => {
     version += 1;
     await mkdir(join(folder, `..v${version}`));
@@ -25,5 +19,6 @@ export async function mountSecret(first: string): Promise<MountedSecret> {
   };
   await write(first);
   await symlink('..data/token', path);
+  // `path` is that of the file that a configuration names.
   return { folder, path, write, remove: () => rm(folder, { recursive: true }) };
 }

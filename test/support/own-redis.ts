@@ -60,19 +60,11 @@ export async function clusterNodes(...slots: readonly (readonly [from: number, t
 /** Told what comes on one connection; bytes pass where it returns true. */
 type Pass = (bytes: Buffer, client: Socket, redis: Socket) => boolean;
 
-export interface Wire {
-  readonly port: number;
-  readonly url: string;
-  /** The port of the server to which new connections lead. */
-  target: number;
-  cut(): void;
-}
-
 /** A way to Redis on which a test decides what passes. When one side closes, so does the other. */
 export async function wireTo(
   { port: target }: { readonly port: number },
   { toRedis = passes, toClient = passes }: { readonly toRedis?: Pass; readonly toClient?: Pass } = {},
-): Promise<Wire> {
+) {
   const sockets = new Set<Socket>();
   const server = createServer((client) => {
     const redis = connect(wire.target, '127.0.0.1');
@@ -92,7 +84,8 @@ export async function wireTo(
   const cut = (): void => {
     for (const socket of sockets) socket.destroy();
   };
-  const wire: Wire = { port, url: `redis://127.0.0.1:${port}`, target, cut };
+  /** `target`: the port of the server to which new connections lead. */
+  const wire = { port, url: `redis://127.0.0.1:${port}`, target, cut };
   closers.push(() => {
     server.close();
     cut();

@@ -2,8 +2,8 @@
  * A client that speaks bytes, and a strict reader of responses: what an HTTP library would repair or hide, a test of
  * the wire must see.
  */
+import { once } from 'node:events';
 import { connect } from 'node:net';
-import type { Socket } from 'node:net';
 
 /** One response as it stood on the wire. */
 export interface RawResponse {
@@ -15,30 +15,7 @@ export interface RawResponse {
   readonly field: (name: string) => string | undefined;
 }
 
-export interface RawClient {
-  readonly socket: Socket;
-  /** Everything received so far. */
-  readonly received: () => Buffer;
-  /** Writes; resolves when the bytes were handed to the system, or the socket is gone. */
-  readonly send: (bytes: string | Buffer) => Promise<void>;
-  /** Resolves once what was received satisfies the condition; rejects when the connection closes before. */
-  readonly until: (condition: (received: string) => boolean) => Promise<string>;
-  /** Resolves when the connection is closed: everything received, and whether it was reset. */
-  readonly closed: Promise<{ readonly bytes: Buffer; readonly reset: boolean }>;
-  /** Whole responses received, waiting for `count` of them. `methods` of the requests, for responses to HEAD. */
-  readonly responses: (count: number, methods?: readonly string[]) => Promise<RawResponse[]>;
-  /** Stops sending; still receives. */
-  readonly halfClose: () => void;
-  /** Ends the connection with a reset. */
-  readonly abort: () => void;
-}
-
-/** What is left when a stream of responses has been read as far as it is whole. */
-export interface ReadResponses {
-  readonly responses: RawResponse[];
-  /** Bytes behind the last whole response. */
-  readonly rest: Buffer;
-}
+export type RawClient = Awaited<ReturnType<typeof connectRaw>>;
 
 const splitFields = (lines: readonly string[]): (readonly [string, string])[] =>
   lines.map((line) => {
@@ -98,7 +75,7 @@ function readOne(bytes: Buffer, from: number, method: string, closed: boolean) {
  * @param methods method of the request behind each final response, in order; `GET` where none is given.
  * @param closed true when the connection has ended, which ends a body without a length.
  */
-export function readResponses(bytes: Buffer, methods: readonly string[] = [], closed = false): ReadResponses {
+export function readResponses(bytes: Buffer, methods: readonly string[] = [], closed = false) {
   const responses: RawResponse[] = [];
   let at = 0;
   let finals = 0;
@@ -109,67 +86,68 @@ export function readResponses(bytes: Buffer, methods: readonly string[] = [], cl
     if (one.response.status >= 200) finals += 1;
     at = one.end;
   }
-  return { responses, rest: bytes.subarray(at) };
+  return { responses, /** Bytes behind the last whole response. */ rest: bytes.subarray(at) };
 }
 
 /** Connects to a port of this machine. */
-export const connectRaw = (port: number): Promise<RawClient> =>
-  new Promise((resolve, reject) => {
-    const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
-    const chunks: Buffer[] = [];
-    const waiting = new Set<() => void>();
-    let reset = false;
-    let ended = false;
-    const received = (): Buffer => Buffer.concat(chunks);
-    const check = (): void => {
-      for (const check of waiting) check();
-    };
-    socket.on('data', (chunk) => {
-      chunks.push(chunk);
+export async function connectRaw(port: number) {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+  const chunks: Buffer[] = [];
+  const waiting = new Set<() => void>();
+  let reset = false;
+  let ended = false;
+  /** Everything received so far. */
+  const received = (): Buffer => Buffer.concat(chunks);
+  const checkAll = (): void => {
+    for (const check of waiting) check();
+  };
+  socket.on('data', (chunk) => {
+    chunks.push(chunk);
+    checkAll();
+  });
+  /** Resolves when the connection is closed: everything received, and whether it was reset. */
+  const closed = new Promise<{ bytes: Buffer; reset: boolean }>((done) => {
+    socket.on('close', () => {
+      ended = true;
+      checkAll();
+      done({ bytes: received(), reset });
+    });
+  });
+  socket.on('end', () => socket.end());
+  socket.on('error', () => (reset = true));
+  /** Resolves once what was received satisfies the condition; rejects when the connection closes before. */
+  const until = (condition: (received: string) => boolean): Promise<string> =>
+    new Promise((done, fail) => {
+      const check = (): void => {
+        const text = received().toString('latin1');
+        if (!condition(text) && !ended) return;
+        waiting.delete(check);
+        if (condition(text)) done(text);
+        else fail(new Error(`connection closed after ${JSON.stringify(text)}`));
+      };
+      waiting.add(check);
       check();
     });
-    const closed = new Promise<{ bytes: Buffer; reset: boolean }>((done) => {
-      socket.on('close', () => {
-        ended = true;
-        check();
-        done({ bytes: received(), reset });
-      });
-    });
-    socket.on('end', () => socket.end());
-    socket.on('error', (error) => {
-      reset = true;
-      reject(error);
-    });
-    const until: RawClient['until'] = (condition) =>
-      new Promise((done, fail) => {
-        const check = (): void => {
-          const text = received().toString('latin1');
-          if (!condition(text) && !ended) return;
-          waiting.delete(check);
-          if (condition(text)) done(text);
-          else fail(new Error(`connection closed after ${JSON.stringify(text)}`));
-        };
-        waiting.add(check);
-        check();
-      });
-    const responses: RawClient['responses'] = async (count, methods) => {
+  await once(socket, 'connect');
+  return {
+    socket,
+    received,
+    /** Writes; resolves when the bytes were handed to the system, or the socket is gone. */
+    send: (bytes: string | Buffer): Promise<void> =>
+      new Promise((done) => {
+        if (socket.writable) socket.write(bytes, () => done());
+        else done();
+      }),
+    until,
+    closed,
+    /** Whole responses received, waiting for `count` of them. `methods` of the requests, for responses to HEAD. */
+    async responses(count: number, methods?: readonly string[]) {
       await until(() => readResponses(received(), methods, ended).responses.length >= count);
       return readResponses(received(), methods, ended).responses;
-    };
-    socket.on('connect', () =>
-      resolve({
-        socket,
-        received,
-        send: (bytes) =>
-          new Promise((done) => {
-            if (socket.writable) socket.write(bytes, () => done());
-            else done();
-          }),
-        until,
-        closed,
-        responses,
-        halfClose: () => socket.end(),
-        abort: () => socket.resetAndDestroy(),
-      }),
-    );
-  });
+    },
+    /** Stops sending; still receives. */
+    halfClose: () => void socket.end(),
+    /** Ends the connection with a reset. */
+    abort: () => void socket.resetAndDestroy(),
+  };
+}

@@ -8,39 +8,17 @@ import { createServer as createTlsServer } from 'node:tls';
 import { once } from 'node:events';
 
 /** One accepted connection, as the script sees it. */
-export interface RawConnection {
-  readonly socket: Socket;
-  /** 0 for the first connection of this upstream. */
-  readonly number: number;
-  /** Everything received so far, one character per byte. */
-  received(): string;
-  /** Resolves when what was received satisfies the predicate. */
-  until(predicate: (received: string) => boolean): Promise<string>;
-  /** Resolves when `count` requests whose heads and announced bodies are complete have arrived. */
-  requests(count: number): Promise<string>;
-  /** Writes bytes (one per character). */
-  send(text: string): void;
-}
-
+export type RawConnection = ReturnType<typeof rawConnection>;
 export type Script = (connection: RawConnection) => void | Promise<void>;
 
-export interface RawUpstream {
-  readonly port: number;
-  readonly origin: string;
-  readonly connections: readonly RawConnection[];
-  /** Open connections at this moment. */
-  open(): number;
-  /** Resolves when no connection is open. */
-  allClosed(): Promise<void>;
-  close(): Promise<void>;
-}
+export type RawUpstream = Awaited<ReturnType<typeof rawUpstream>>;
 
 export interface RawUpstreamOptions {
   readonly tls?: { readonly key: string; readonly cert: string };
 }
 
 /** Starts an upstream on a free port of 127.0.0.1. */
-export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = {}): Promise<RawUpstream> {
+export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = {}) {
   const connections: RawConnection[] = [];
   const sockets = new Set<Socket>();
   const waiting = new Set<() => void>();
@@ -64,10 +42,12 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
   return {
     port: address.port,
     origin: `http${tls === undefined ? '' : 's'}://127.0.0.1:${address.port}`,
-    connections,
+    connections: connections as readonly RawConnection[],
+    /** Open connections at this moment. */
     open: () => sockets.size,
+    /** Resolves when no connection is open. */
     allClosed: () =>
-      new Promise((resolve) => {
+      new Promise<void>((resolve) => {
         const check = (): void => {
           if (sockets.size > 0) return;
           waiting.delete(check);
@@ -84,14 +64,16 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
   };
 }
 
-function rawConnection(socket: Socket, number: number): RawConnection {
+function rawConnection(socket: Socket, number: number) {
   const chunks: Buffer[] = [];
   const checks = new Set<() => void>();
+  /** Everything received so far, one character per byte. */
   const received = (): string => Buffer.concat(chunks).toString('latin1');
   socket.on('data', (chunk: Buffer) => {
     chunks.push(chunk);
     for (const check of checks) check();
   });
+  /** Resolves when what was received satisfies the predicate. */
   const until = (predicate: (text: string) => boolean): Promise<string> =>
     new Promise((resolve) => {
       const check = (): void => {
@@ -105,11 +87,14 @@ function rawConnection(socket: Socket, number: number): RawConnection {
     });
   return {
     socket,
+    /** 0 for the first connection of this upstream. */
     number,
     received,
     until,
-    requests: (count) => until((text) => completeRequests(text) >= count),
-    send: (text) => void socket.write(text, 'latin1'),
+    /** Resolves when `count` requests whose heads and announced bodies are complete have arrived. */
+    requests: (count: number) => until((text) => completeRequests(text) >= count),
+    /** Writes bytes (one per character). */
+    send: (text: string) => void socket.write(text, 'latin1'),
   };
 }
 

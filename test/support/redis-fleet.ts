@@ -23,53 +23,26 @@ export interface FleetOptions {
 }
 
 /** API keys by workspace, and the configuration of one replica for these hashes. */
-export interface FleetConfig {
-  readonly keys: Readonly<Record<string, string>>;
-  yaml(port?: number, adminPort?: number): string;
-}
-
-export function fleetConfig(options: FleetOptions): FleetConfig {
-  const names = options.workspaces ?? ['acme'];
-  const made = names.map((name) => [name, createKey()] as const);
-  const upstreams = [
-    ...(options.modelUrl === undefined
-      ? []
-      : [
-          '  openai:',
-          '    kind: language-model',
-          `    origins: ["${options.modelUrl}"]`,
-          '    allowPrivateAddresses: true',
-          '    credential: { header: authorization, value: "Bearer sk-sim" }',
-          `    limits: { ${options.modelLimits ?? ''} }`,
-        ]),
-    ...(options.shopUrl === undefined
-      ? []
-      : [
-          '  shop:',
-          '    kind: commerce',
-          `    origins: ["${options.shopUrl}"]`,
-          '    allowPrivateAddresses: true',
-          '    credential: { header: x-shopify-access-token, value: "shpat_sim" }',
-          `    limits: { ${options.shopLimits ?? ''} }`,
-        ]),
-  ];
+export function fleetConfig(options: FleetOptions) {
+  const { redis, workspace = '', workspaces = ['acme'] } = options;
+  const made = workspaces.map((name) => [name, createKey()] as const);
+  const upstream = (name: string, kind: string, url: string | undefined, credential: string, limits = '') =>
+    url === undefined
+      ? ''
+      : `  ${name}: { kind: ${kind}, origins: ["${url}"], allowPrivateAddresses: true, credential: { ${credential} }, limits: { ${limits} } }\n`;
+  const openai = 'header: authorization, value: "Bearer sk-sim"';
+  const shop = 'header: x-shopify-access-token, value: "shpat_sim"';
   return {
     keys: Object.fromEntries(made.map(([name, { key }]) => [name, key])),
-    yaml: (port = 0, adminPort = 0) =>
-      [
-        `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: ${port}, adminPort: ${adminPort}, drainSeconds: 5, drainDelaySeconds: 0 }`,
-        ...(options.redis === undefined ? [] : [`redis: { ${options.redis} }`]),
-        'privacy: { labelKey: "a label key for tests only" }',
-        'log: { level: info, sampleSuccesses: 0 }',
-        'upstreams:',
-        ...upstreams,
-        'workspaces:',
-        ...made.flatMap(([name, { hash }]) => [
-          `  ${name}:`,
-          `    keys: ["${hash}"]`,
-          ...(options.workspace === undefined ? [] : [options.workspace]),
-        ]),
-      ].join('\n'),
+    yaml: (port = 0, adminPort = 0) => `
+server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: ${port}, adminPort: ${adminPort}, drainSeconds: 5, drainDelaySeconds: 0 }
+${redis === undefined ? '' : `redis: { ${redis} }`}
+privacy: { labelKey: "a label key for tests only" }
+log: { level: info, sampleSuccesses: 0 }
+upstreams:
+${upstream('openai', 'language-model', options.modelUrl, openai, options.modelLimits)}${upstream('shop', 'commerce', options.shopUrl, shop, options.shopLimits)}
+workspaces:
+${made.map(([name, { hash }]) => `  ${name}:\n    keys: ["${hash}"]\n${workspace}`).join('\n')}`,
   };
 }
 

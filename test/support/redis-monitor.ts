@@ -6,12 +6,6 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { createInterface } from 'node:readline';
 
-export interface RedisMonitor {
-  /** `+<time> [<database> <address of the client, or lua>] "<command>" "<argument>"…` */
-  readonly lines: readonly string[];
-  stop(): void;
-}
-
 /** What happened in a bucket. */
 interface BucketEvent {
   readonly kind: string;
@@ -56,10 +50,11 @@ export function grantedIn(lines: readonly string[]): readonly string[] {
   return [...new Set(ordered.map((lease) => lease.slice(0, lease.lastIndexOf('.'))))];
 }
 
-export async function monitorRedis(port: number): Promise<RedisMonitor> {
+export async function monitorRedis(port: number) {
   const socket = connect(port, '127.0.0.1');
   socket.on('error', () => {});
   await once(socket, 'connect');
+  /** `+<time> [<database> <address of the client, or lua>] "<command>" "<argument>"…` */
   const lines: string[] = [];
   const reader = createInterface({ input: socket });
   reader.on('line', (line) => lines.push(line));
@@ -67,5 +62,5 @@ export async function monitorRedis(port: number): Promise<RedisMonitor> {
   await once(reader, 'line');
   const reply = lines.shift();
   if (reply !== '+OK') throw new Error(`MONITOR was answered with ${String(reply)}`);
-  return { lines, stop: () => void socket.destroy() };
+  return { lines: lines as readonly string[], stop: () => void socket.destroy() };
 }

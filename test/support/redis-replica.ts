@@ -10,19 +10,7 @@ import { createStores, type Connect, type StoreParts, type Stores } from '../../
 import type { Telemetry } from '../../src/telemetry/telemetry.ts';
 import { noTelemetry } from './no-telemetry.ts';
 
-export interface TestReplica extends Stores {
-  readonly grants: Grant[];
-  /** When each ticket was granted, on `performance.now()`. */
-  readonly at: ReadonlyMap<string, number>;
-  /** Resolves when the ticket has a grant. */
-  granted(ticket: string): Promise<Grant>;
-  /** The reported events: `mode redis`, `lost epoch`, `error timeout`. */
-  readonly noted: string[];
-  /** Warnings of the log. */
-  readonly warnings: string[];
-  /** Lines of the log that call something a bug: message, fields and cause. */
-  readonly bugs: string[];
-}
+export type TestReplica = Awaited<ReturnType<typeof startReplica>>;
 
 /** Where the test does not say how long a command may take, longer than a busy machine keeps anybody waiting. Milliseconds. */
 const patientMs = 2_000;
@@ -51,14 +39,14 @@ export interface ReplicaOptions {
 }
 
 /** How it is connected and built, and how long its leases live. */
-export async function startReplica(
-  redis: string | null,
-  { connect, create, ...lives }: ReplicaOptions = {},
-): Promise<TestReplica> {
+export async function startReplica(redis: string | null, { connect, create, ...lives }: ReplicaOptions = {}) {
   const grants: Grant[] = [];
+  /** The reported events: `mode redis`, `lost epoch`, `error timeout`. */
   const noted: string[] = [];
+  /** Lines of the log that call something a bug: message, fields and cause. */
   const bugs: string[] = [];
   const warnings: string[] = [];
+  /** When each ticket was granted, on `performance.now()`. */
   const at = new Map<string, number>();
   const waiting = new Map<string, (grant: Grant) => void>();
   const telemetry: Telemetry = {
@@ -95,6 +83,7 @@ export async function startReplica(
     await stores.close();
     throw failure;
   });
+  /** Resolves when the ticket has a grant. */
   const granted = (ticket: string): Promise<Grant> =>
     new Promise((resolve) => {
       const known = grants.find((grant) => grant.ticket === ticket);

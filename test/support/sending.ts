@@ -4,29 +4,21 @@ import { afterEach } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
-import type { Agents } from '../../src/dispatch/agents.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { Transport, type TransportAttempt } from '../../src/dispatch/transport.ts';
 import { rawUpstream } from './raw-upstream.ts';
-import type { RawUpstream, Script } from './raw-upstream.ts';
+import type { Script } from './raw-upstream.ts';
 
-export interface SendingWorld {
-  readonly upstream: RawUpstream;
-  readonly transport: Transport;
-  readonly agents: Agents;
-  /** An attempt with harmless values for all that a test leaves out. */
-  attempt(changes?: Partial<TransportAttempt>): TransportAttempt;
-  send(changes?: Partial<TransportAttempt>): ReturnType<Transport['send']>;
-  close(): Promise<void>;
-}
+export type SendingWorld = Awaited<ReturnType<typeof sendingWorld>>;
 
 export const patient = { connectMs: 100_000, headMs: 100_000, idleMs: 100_000, totalMs: 120_000 };
 
-export async function sendingWorld(script: Script, clock: Clock = systemClock): Promise<SendingWorld> {
+export async function sendingWorld(script: Script, clock: Clock = systemClock) {
   const upstream = await rawUpstream(script);
   const settings = { allowPrivateAddresses: true, maxSockets: 64, caFile: null };
   const agents = createAgents(settings, { clock });
   const transport = new Transport(clock);
+  /** An attempt with harmless values for all that a test leaves out. */
   const attempt = (changes: Partial<TransportAttempt> = {}): TransportAttempt => ({
     origin: upstream.origin,
     method: 'GET',
@@ -43,7 +35,7 @@ export async function sendingWorld(script: Script, clock: Clock = systemClock): 
     transport,
     agents,
     attempt,
-    send: (changes) => transport.send(attempt(changes)),
+    send: (changes?: Partial<TransportAttempt>) => transport.send(attempt(changes)),
     async close() {
       transport.close();
       agents.close();

@@ -20,52 +20,21 @@ export interface SpokenReplicas {
   readonly redis?: string;
 }
 
-export interface SpokenReply {
-  readonly status: number;
-  readonly headers: Headers;
-  readonly text: string;
-}
-
-/** One upstream behind all replicas. */
-export interface Spoken {
-  readonly simulator: DialectSimulator;
-  /** One call, of the n-th replica in turn. */
-  call(path?: string, headers?: Readonly<Record<string, string>>): Promise<SpokenReply>;
-  /** So many calls at once. */
-  calls(count: number, path?: string): Promise<readonly SpokenReply[]>;
-  /** So many calls at once; their statuses. */
-  burst(calls: number, path?: string): Promise<readonly number[]>;
-  /** Calls that the upstream refused for want of quota. */
-  throttles(): number;
-}
-
-export interface SpokenFleet {
-  readonly services: readonly Service[];
-  readonly logs: readonly string[];
-  /** Of the upstream with this name. */
-  upstream(name: string): Spoken;
-  close(): Promise<void>;
-}
-
+export type SpokenFleet = Awaited<ReturnType<typeof spokenFleet>>;
 export type SpokenOptions = SpokenUpstream & SpokenReplicas;
-export type SpokenWorld = Spoken & Omit<SpokenFleet, 'upstream'>;
+export type SpokenWorld = Awaited<ReturnType<typeof spokenWorld>>;
 
 /** One upstream, called `api`. */
-export async function spokenWorld(options: SpokenOptions): Promise<SpokenWorld> {
-  const { clock, replicas, redis, ...upstream } = options;
-  const shared = {
-    ...(clock === undefined ? {} : { clock }),
-    ...(replicas === undefined ? {} : { replicas }),
-    ...(redis === undefined ? {} : { redis }),
-  };
-  const { services, logs, upstream: named, close } = await spokenFleet({ api: upstream }, shared);
+export async function spokenWorld(options: SpokenOptions) {
+  const { clock: _clock, replicas: _replicas, redis: _redis, ...upstream } = options;
+  const { services, logs, upstream: named, close } = await spokenFleet({ api: upstream }, options);
   return { services, logs, close, ...named('api') };
 }
 
 export async function spokenFleet(
   upstreams: Readonly<Record<string, SpokenUpstream>>,
   { clock, replicas = 1, redis }: SpokenReplicas,
-): Promise<SpokenFleet> {
+) {
   const clocks = clock === undefined ? {} : { clock };
   const simulators = new Map<string, DialectSimulator>();
   const written: Record<string, unknown> = {};
@@ -94,7 +63,8 @@ export async function spokenFleet(
   return {
     services,
     logs,
-    upstream: (name) => {
+    /** One upstream behind all replicas. */
+    upstream: (name: string) => {
       const simulator = simulators.get(name);
       if (simulator === undefined) throw new Error(`no upstream ${name}`);
       return spoken(simulator, `/via/${name}`, services, key);
@@ -110,27 +80,25 @@ export async function spokenFleet(
   };
 }
 
-function spoken(
-  simulator: DialectSimulator,
-  prefix: string,
-  services: readonly Service[],
-  key: string,
-): Spoken {
+function spoken(simulator: DialectSimulator, prefix: string, services: readonly Service[], key: string) {
   let next = 0;
-  const call: Spoken['call'] = async (path = '/v1/things', headers = {}) => {
+  /** One call, of the n-th replica in turn. */
+  const call = async (path = '/v1/things', headers: Readonly<Record<string, string>> = {}) => {
     const port = services[next++ % services.length]?.dataAddress.port ?? 0;
     const response = await fetch(`http://127.0.0.1:${port}${prefix}${path}`, {
       headers: { 'sluice-key': key, ...headers },
     });
     return { status: response.status, headers: response.headers, text: await response.text() };
   };
-  const calls: Spoken['calls'] = (count, path) =>
+  /** So many calls at once. */
+  const calls = (count: number, path?: string) =>
     Promise.all(Array.from({ length: count }, () => call(path)));
   return {
     simulator,
     call,
     calls,
-    burst: async (count, path) => (await calls(count, path)).map(({ status }) => status),
+    burst: async (count: number, path?: string) => (await calls(count, path)).map(({ status }) => status),
+    /** Calls that the upstream refused for want of quota. */
     throttles: () => simulator.log.filter(({ kind }) => kind === 'throttled').length,
   };
 }

@@ -46,25 +46,7 @@ export interface TokenEndpointOptions {
   readonly onChange?: (valid: readonly string[]) => void | Promise<void>;
 }
 
-export interface TokenEndpoint {
-  readonly url: string;
-  readonly requests: readonly { readonly headers: IncomingHttpHeaders; readonly body: string }[];
-  /** Every token that was issued, the latest last. */
-  readonly issued: readonly string[];
-  /** Requests that were under way at once, at most. */
-  readonly maxAtOnce: number;
-  /** Every refresh token that was given, the latest last; the first one is for a file. */
-  readonly refreshTokens: readonly string[];
-  /** Requests answered with `invalid_grant`. */
-  readonly refusedGrants: number;
-  /** What a person's new authorization gives: a refresh token of a new grant. */
-  authorize(): string;
-  isValid(token: string): boolean;
-  respond(...manners: Manner[]): void;
-  /** Ends a token before its time. */
-  revoke(token: string): void;
-  close(): Promise<void>;
-}
+export type TokenEndpoint = Awaited<ReturnType<typeof startTokenEndpoint>>;
 
 /**
  * `single_use`: each once; a second use ends the grant (RFC 9700 §4.14.2) · `until_next_is_used`: the one before works until its
@@ -110,7 +92,7 @@ class RefreshChain {
   }
 }
 
-export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Promise<TokenEndpoint> {
+export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
   const { clock = systemClock, lifeSeconds = 3600, isRotating = false } = options;
   const { client = { id: oauthClient.clientId, secret: oauthClient.clientSecret } } = options;
   const chain = options.refresh === undefined ? null : new RefreshChain(options.refresh);
@@ -167,18 +149,24 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
   });
   return {
     url: `${server.url}/oauth/token`,
-    requests,
-    issued,
+    requests: requests as readonly (typeof requests)[number][],
+    /** Every token that was issued, the latest last. */
+    issued: issued as readonly string[],
+    /** Requests that were under way at once, at most. */
     get maxAtOnce() {
       return maxAtOnce;
     },
-    refreshTokens: chain?.given ?? [],
+    /** Every refresh token that was given, the latest last; the first one is for a file. */
+    refreshTokens: (chain?.given ?? []) as readonly string[],
+    /** Requests answered with `invalid_grant`. */
     get refusedGrants() {
       return chain?.refused ?? 0;
     },
+    /** What a person's new authorization gives: a refresh token of a new grant. */
     authorize: () => chain?.authorize() ?? '',
-    isValid: (token) => valid.has(token),
-    respond: (...given) => (manners = given),
+    isValid: (token: string) => valid.has(token),
+    respond: (...given: Manner[]): void => void (manners = given),
+    /** Ends a token before its time. */
     revoke,
     async close() {
       for (const cancel of cancels) cancel();

@@ -6,29 +6,17 @@ import type { Settings } from '../../src/config/settings.ts';
 import { defaultLeaseMs, type Grant } from '../../src/limiter/limiter.ts';
 import type { RedisConnection } from '../../src/redis/connection.ts';
 import type { SubscriptionListener } from '../../src/redis/subscriber.ts';
-import { createStores, type Stores } from '../../src/limiter/stores.ts';
+import { createStores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from './no-telemetry.ts';
 import { clientOf } from '../simulation/replicas/connection.ts';
 import { Server } from '../simulation/replicas/server.ts';
 import { FakeClock } from './fake-clock.ts';
 import { plainRedis } from './plain-redis.ts';
 
-export interface VirtualReplica extends Stores {
-  readonly grants: Grant[];
-  readonly modes: string[];
-  /** Why each lease of it was lost. */
-  readonly lost: string[];
-}
+export type VirtualReplica = Awaited<ReturnType<VirtualRedis['replica']>>;
 
 /** Two replicas of one Redis. */
-export interface VirtualPair {
-  readonly redis: VirtualRedis;
-  readonly one: VirtualReplica;
-  readonly two: VirtualReplica;
-  close(): Promise<void>;
-}
-
-export async function startPair(): Promise<VirtualPair> {
+export async function startPair() {
   const redis = new VirtualRedis();
   const one = await redis.replica('one');
   const two = await redis.replica('two');
@@ -91,9 +79,10 @@ export class VirtualRedis {
     name: string,
     whenDown: 'local' | 'deny' = 'local',
     onGrant: (grant: Grant) => void = () => {},
-  ): Promise<VirtualReplica> {
+  ) {
     const grants: Grant[] = [];
     const modes: string[] = [];
+    /** Why each lease of it was lost. */
     const lost: string[] = [];
     const stores = createStores(
       {
