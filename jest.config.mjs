@@ -22,7 +22,6 @@ const long = [
   'test/log/redis-faults.test.ts',
   'test/packaging/compiled.test.ts',
   'test/page/page.test.ts',
-  'test/privacy/everything-shared.test.ts',
   'test/privacy/label-cap-memory.test.ts',
   'test/sdk/charged-tokens.test.ts',
   'test/sdk/examples.test.ts',

@@ -1,20 +1,26 @@
 /**
- * Canaries in every secret place, every kind of ending, and then a search through everything that leaves the process:
- * log lines, metrics, activity, the live page, responses of our own, and (for the API key) the upstream.
+ * Canaries in every secret place, every kind of ending, over two replicas on a real Redis, and then a search through everything that
+ * leaves a replica: log lines, both metric formats, spans, activity on both ports, the page with its events, a recording and its
+ * rehearsal, responses of our own, all that was ever said to Redis (its own monitor), all that it holds, and (for the API key) the
+ * upstream.
  */
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { trace } from '@opentelemetry/api';
+import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
 import { ran } from '../support/command.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
-import { connectRaw } from '../support/raw-client.ts';
+import { connectRaw, type RawResponse } from '../support/raw-client.ts';
+import { rawUpstream, type RawConnection, type RawUpstream } from '../support/raw-upstream.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
-import type { RawResponse } from '../support/raw-client.ts';
-import { rawUpstream } from '../support/raw-upstream.ts';
-import type { RawConnection, RawUpstream } from '../support/raw-upstream.ts';
+import { otlpSink } from '../telemetry/otlp-sink.ts';
 
 /** Values that must never be seen outside, by where they are put in. */
 const canaries = {
@@ -43,8 +49,12 @@ const wrongKey = createKey().key;
 const logs: string[] = [];
 const ours: string[] = [];
 const recorded: string[] = [];
-let upstream: RawUpstream | null = null;
-let service: Service | null = null;
+/** Everything that left a replica, by where. */
+const seen: Record<string, string> = {};
+const before = { ...process.env };
+const services: Service[] = [];
+let redis: RedisServer;
+let upstream: RawUpstream;
 
 /** Answers by what the path asks for. */
 async function script(connection: RawConnection): Promise<void> {
@@ -56,53 +66,29 @@ async function script(connection: RawConnection): Promise<void> {
     const text = JSON.stringify({ error: { message: canaries.upstreamText, code: 'insufficient_quota' } });
     const respond = (status: string, body: string): void =>
       connection.send(`HTTP/1.1 ${status}\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
-    switch (wanted) {
-      case 'throttle':
-        respond('429 Slow\r\nRetry-After: 100', canaries.upstreamText);
-        break;
-      case 'quota':
-        respond('429 Slow\r\nContent-Type: application/json', text);
-        break;
-      case 'error':
-        respond(`500 ${canaries.upstreamText}`, text);
-        break;
-      case 'reset':
-        connection.socket.resetAndDestroy();
-        return;
-      case 'invalid':
-        connection.send(`HTTP/1.1 099 ${canaries.upstreamText}\r\nX: ${canaries.upstreamText}\r\n\r\n`);
-        break;
-      case 'silent':
-        break;
-      case 'cut':
-        connection.send(`HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n${canaries.upstreamText}`);
-        connection.socket.destroySoon();
-        return;
-      default:
-        respond('200 OK', 'ok');
-    }
+    if (wanted === 'reset') return void connection.socket.resetAndDestroy();
+    if (wanted === 'throttle') respond('429 Slow\r\nRetry-After: 100', canaries.upstreamText);
+    else if (wanted === 'quota') respond('429 Slow\r\nContent-Type: application/json', text);
+    else if (wanted === 'error') respond(`500 ${canaries.upstreamText}`, text);
+    else if (wanted === 'invalid') respond(`099 ${canaries.upstreamText}\r\nX: ${canaries.upstreamText}`, '');
+    else if (wanted === 'cut') {
+      connection.send(`HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n${canaries.upstreamText}`);
+      return connection.socket.destroySoon();
+    } else if (wanted !== 'silent') respond('200 OK', 'ok');
   }
 }
 
-const portOf = (): number => service?.dataAddress.port ?? 0;
-
+let sent = 0;
+/** Sends to the replicas in turn. */
 async function send(line: string, fields: readonly string[], body = ''): Promise<RawResponse | undefined> {
-  const client = await connectRaw(portOf());
+  const client = await connectRaw(services[(sent += 1) % services.length]?.dataAddress.port ?? 0);
   const head = [`${line} HTTP/1.1`, 'Host: gateway', `Content-Length: ${body.length}`, ...fields, '', ''];
   await client.send(head.join('\r\n') + body);
-  const response = await client.responses(1).then(
-    ([first]) => first,
-    () => undefined,
-  );
+  const [response] = await client.responses(1).catch(() => []);
   client.socket.destroy();
-  if (response?.field('sluice-error') !== undefined)
-    ours.push(JSON.stringify(response.fields) + response.body.toString('latin1'));
-  else
-    ours.push(
-      JSON.stringify(
-        response?.fields.filter(([name]) => name.startsWith('sluice') || name.startsWith('rate')),
-      ),
-    );
+  const isOurs = response?.field('sluice-error') !== undefined;
+  const own = response?.fields.filter(([name]) => isOurs || /^(sluice|rate)/.test(name));
+  ours.push(JSON.stringify(own) + (isOurs ? response.body.toString('latin1') : ''));
   return response;
 }
 
@@ -122,11 +108,17 @@ const everyField = [
 const body = JSON.stringify({ model: canaries.model, input: canaries.body });
 
 beforeAll(async () => {
+  redis = await startRedis();
   upstream = await rawUpstream(script);
+  const sink = await otlpSink();
+  const otlp = { OTEL_EXPORTER_OTLP_ENDPOINT: sink.endpoint, OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json' };
+  Object.assign(process.env, otlp);
+  const client = new Redis(redis.port, '127.0.0.1');
+  const monitor = await monitorRedis(redis.port);
   const limits = 'limits: { requestsPerMinute: 1000, maxWaitSeconds: 1 }';
   const timeouts = 'timeouts: { connectSeconds: 2, headSeconds: 1.5, idleSeconds: 1.5, totalSeconds: 4 }';
   const common = `    allowPrivateAddresses: true\n    ${limits}\n    ${timeouts}`;
-  const yaml = gatewayYaml(
+  const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml(
     {
       upstreams: [
         `  model:\n    kind: language-model\n    origins: ["${upstream.origin}"]\n${common}`,
@@ -142,11 +134,39 @@ beforeAll(async () => {
       },
     },
     { [canaries.workspace]: hash, quiet: other.hash },
-  );
-  service = await serviceOf(yaml, logs, { resolve: homeward });
-  void record(`http://127.0.0.1:${service.adminAddress.port}/recording?seconds=600`);
+  )}`;
+  for (let n = 0; n < 2; n += 1)
+    services.push(await serviceOf(yaml, logs, { env: process.env, resolve: homeward }));
+  const [one, two] = services as [Service, Service];
+  void record(`http://127.0.0.1:${one.adminAddress.port}/recording?seconds=600`);
   await until(() => recorded.length > 0);
   await everyPath(upstream);
+  seen['buckets'] = JSON.stringify(services.map(({ gateway }) => gateway.parts.pressure.buckets()));
+  seen['Redis'] = await dump(client);
+  // The one that leaves publishes what it saw; the one that stays shows it.
+  await one.close();
+  await until(async () => (await client.keys('sluice:{activity}:4:*:live')).length >= 2);
+  const admin = `http://127.0.0.1:${two.adminAddress.port}`;
+  for (const path of ['/metrics', '/activity', '/activity?window=1h', '/', '/nowhere'])
+    seen[path] = await read(admin + path);
+  seen['OpenMetrics'] = await read(`${admin}/metrics`, {
+    accept: 'application/openmetrics-text; version=1.0.0',
+  });
+  seen['own activity'] = await read(`http://127.0.0.1:${two.dataAddress.port}/activity`, {
+    authorization: `Bearer ${key}`,
+  });
+  seen['page events'] = await events(admin);
+  seen['activity in Redis'] = await dump(client);
+  await two.close();
+  seen['log lines'] = logs.join('');
+  seen['responses and fields of Sluice'] = ours.join('\n');
+  seen['spans'] = sink.bodies.join('\n');
+  seen['commands to Redis'] = monitor.lines.join('\n');
+  seen['recording'] = recorded.join('');
+  for (const more of [['--json'], []]) seen[`rehearsal ${more.join()}`] = await rehearsed(more);
+  monitor.stop();
+  client.disconnect();
+  await sink.close();
 });
 
 /** Reads a recording until it is cut off, when the service ends. */
@@ -160,9 +180,52 @@ async function record(url: string): Promise<void> {
   }
 }
 
+async function rehearsed(more: readonly string[]): Promise<string> {
+  const folder = mkdtempSync(join(tmpdir(), 'canary-'));
+  const [traffic, svg] = [join(folder, 'traffic.jsonl'), join(folder, 'rehearsal.svg')];
+  writeFileSync(traffic, recorded.join(''));
+  const { out, err } = await ran([
+    'rehearse',
+    '--traffic',
+    traffic,
+    '--svg',
+    svg,
+    '--fail-if',
+    'max >= 0',
+    ...more,
+  ]);
+  const text = out + err + readFileSync(svg, 'utf8');
+  rmSync(folder, { recursive: true });
+  return text;
+}
+
+/** Keys with everything in them. */
+async function dump(client: Redis): Promise<string> {
+  const keys = await client.keys('*');
+  const values = await Promise.all(
+    keys.map(async (name) => (await client.dumpBuffer(name)).toString('latin1')),
+  );
+  const hashes = await Promise.all(keys.map((name) => client.hgetall(name).catch(() => null)));
+  return JSON.stringify([keys, values, hashes]);
+}
+
+/** The first messages of an open page. */
+async function events(url: string): Promise<string> {
+  const over = new AbortController();
+  const response = await fetch(`${url}/page/events`, { signal: over.signal });
+  let text = '';
+  const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+  while (!text.includes('event: workspaces')) text += (await reader?.read())?.value ?? '';
+  over.abort();
+  return text;
+}
+
 afterAll(async () => {
-  await service?.close();
-  await upstream?.close();
+  for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
+  trace.disable();
+  for (const service of services) await service.close();
+  await upstream.close();
+  await redis.stop();
 });
 
 /** Every ending a call can have, in the forms in which the key can come. */
@@ -173,18 +236,7 @@ async function everyPath({ origin, port }: RawUpstream): Promise<void> {
   const target = (base: string, ending: string): string =>
     `/proxy?target=${encodeURIComponent(`${base}/${canaries.path}/${ending}?q=${canaries.query}`)}`;
   const store = `${canaries.host}.stores.example:${port}`;
-  for (const ending of [
-    'ok',
-    'error',
-    'reset',
-    'silent',
-    'cut',
-    'invalid',
-    'throttle',
-    'ok',
-    'quota',
-    'ok',
-  ]) {
+  for (const ending of 'ok error reset silent cut invalid throttle ok quota ok'.split(' ')) {
     const unique = (n: number): readonly string[] => [
       ...everyField.slice(0, -1),
       `Idempotency-Key: ${canaries.idempotency}-${ending}-${n}`,
@@ -234,11 +286,10 @@ async function everyPath({ origin, port }: RawUpstream): Promise<void> {
 
 /** Commands at the admin port, with and without its token, by its own names and by others. */
 async function commands(): Promise<void> {
-  const { adminAddress } = service ?? { adminAddress: { port: 0 } };
   const tokens = [`Bearer ${canaries.adminToken}`, `Bearer ${canaries.adminToken}x`, canaries.adminToken];
   for (const host of ['localhost', `${canaries.host}.example`])
     for (const authorization of tokens) {
-      const client = await connectRaw(adminAddress.port);
+      const client = await connectRaw(services[1]?.adminAddress.port ?? 0);
       const fields = [
         `Host: ${host}`,
         'Sluice-Admin: yes',
@@ -251,46 +302,33 @@ async function commands(): Promise<void> {
     }
 }
 
-function found(text: string): string[] {
-  const hidden = {
-    ...canaries,
-    apiKey: key,
-    keySecret: key.slice(-43),
-    wrongKey,
-    hash: hash.slice('sha256:'.length),
-  };
-  return Object.entries(hidden)
+const hidden = {
+  ...canaries,
+  apiKey: key,
+  keySecret: key.slice(-43),
+  wrongKey,
+  hash: hash.slice('sha256:'.length),
+};
+const found = (text: string): string[] =>
+  Object.entries(hidden)
     .filter(([, canary]) => text.toLowerCase().includes(canary.toLowerCase()))
     .map(([where]) => where);
-}
 
 async function read(url: string, fields: Record<string, string> = {}): Promise<string> {
   const response = await fetch(url, { headers: fields });
   return JSON.stringify([...response.headers]) + (await response.text());
 }
+const received = (): string => upstream.connections.map((connection) => connection.received()).join('');
 
-test('the canary calls end in every way, so that finding no canary proves something', async () => {
-  const outcomes = logs.flatMap((line) => /"outcome":"([a-z_]+)"/.exec(line)?.[1] ?? []);
-  expect([...new Set(outcomes)].toSorted()).toEqual(
-    expect.arrayContaining(['failed', 'ok', 'rejected', 'shed', 'throttled', 'upstream_error']),
-  );
+test('the canary calls end in every way, and every store and output has something to search', () => {
+  const outcomes = new Set(logs.flatMap((line) => /"outcome":"([a-z_]+)"/.exec(line)?.[1] ?? []));
+  const ends = ['failed', 'ok', 'rejected', 'shed', 'throttled', 'upstream_error'];
+  expect([...outcomes]).toEqual(expect.arrayContaining(ends));
   const codes = new Set(ours.flatMap((text) => /"code":"([a-z_]+)"/.exec(text)?.[1] ?? []));
-  for (const code of [
-    'unauthenticated',
-    'target_forbidden',
-    'target_invalid',
-    'request_invalid',
-    'body_too_large',
-    'upstream_timeout',
-    'upstream_unreachable',
-    'upstream_invalid',
-    'loop_detected',
-    'wait_too_long',
-    'not_found',
-  ])
-    expect([...codes]).toContain(code);
+  const wanted =
+    'unauthenticated target_forbidden target_invalid request_invalid body_too_large upstream_timeout upstream_unreachable upstream_invalid loop_detected wait_too_long not_found';
+  expect([...codes]).toEqual(expect.arrayContaining(wanted.split(' ')));
   // The canaries did reach the upstream, where they belong.
-  const seen = upstream?.connections.map((connection) => connection.received()).join('') ?? '';
   for (const where of [
     'injectedCredential',
     'ownCredential',
@@ -299,82 +337,37 @@ test('the canary calls end in every way, so that finding no canary proves someth
     'cookie',
     'host',
   ] as const)
-    expect(seen).toContain(canaries[where]);
-  expect(await read(`http://127.0.0.1:${service?.adminAddress.port ?? 0}/metrics`)).toContain(
-    'sluice_requests_total{',
-  );
-});
-
-describe('no canary appears in', () => {
-  test('log lines', () => {
-    expect(logs.length).toBeGreaterThan(40);
-    expect(found(logs.join(''))).toEqual([]);
-  });
-
-  test('responses and fields of Sluice', () => {
-    expect(ours.length).toBeGreaterThan(40);
-    expect(found(ours.join('\n'))).toEqual([]);
-  });
-
-  test.each([
-    ['/metrics', 'text/plain'],
-    ['/metrics', 'application/openmetrics-text; version=1.0.0'],
-    ['/activity', 'application/json'],
-    ['/activity?window=1h', 'application/json'],
-    ['/', 'text/html'],
-    ['/nowhere', 'text/html'],
-  ])('%s (%s) of the admin port', async (path, accept) => {
-    const text = await read(`http://127.0.0.1:${service?.adminAddress.port ?? 0}${path}`, { accept });
-    expect(found(text)).toEqual([]);
-  });
-
-  test('the workspace’s own activity', async () => {
-    const text = await read(`http://127.0.0.1:${portOf()}/activity`, { authorization: `Bearer ${key}` });
-    expect(text).toMatch(/"workspace":"w_[0-9a-f]{16}"/);
-    expect(found(text)).toEqual([]);
-  });
-
-  test('a recording of all these calls', () => {
-    const outcomes = new Set(recorded.join('').match(/"outcome":"\w+"/g));
-    expect(outcomes.size).toBeGreaterThan(3);
-    expect(found(recorded.join(''))).toEqual([]);
-  });
-
-  test.each([[['--json']], [[]]])('a rehearsal of these calls, with %j', async (more) => {
-    const folder = mkdtempSync(join(tmpdir(), 'canary-'));
-    const [traffic, svg] = [join(folder, 'traffic.jsonl'), join(folder, 'rehearsal.svg')];
-    writeFileSync(traffic, recorded.join(''));
-    const { out, err } = await ran([
-      'rehearse',
-      '--traffic',
-      traffic,
-      '--svg',
-      svg,
-      '--fail-if',
-      'max >= 0',
-      ...more,
-    ]);
-    const text = out + err + readFileSync(svg, 'utf8');
-    rmSync(folder, { recursive: true });
-    expect(text).toMatch(/w_[0-9a-f]{16}/);
-    expect(found(text)).toEqual([]);
-  });
-
-  test('bucket and lane names', () => {
-    expect(found(JSON.stringify(service?.gateway.parts.pressure.buckets()))).toEqual([]);
+    expect(received()).toContain(canaries[where]);
+  for (const [where, text] of Object.entries(seen)) expect([where, text.length > 200]).toEqual([where, true]);
+  expect(logs.length).toBeGreaterThan(40);
+  expect(new Set(seen['recording']?.match(/"outcome":"\w+"/g)).size).toBeGreaterThan(3);
+  expect(seen).toMatchObject({
+    'page events': expect.stringContaining('event: workspaces'),
+    'commands to Redis': expect.stringContaining('sluice:{activity}'),
+    'activity in Redis': expect.stringContaining('sluice:{activity}:4:'),
+    spans: expect.stringContaining('sluice.workspace'),
+    '/metrics': expect.stringContaining('sluice_requests_total{'),
+    '/activity': expect.stringContaining('"replicas":2'),
+    'own activity': expect.stringMatching(/"workspace":"w_[0-9a-f]{16}"/),
+    'rehearsal ': expect.stringMatching(/w_[0-9a-f]{16}/),
   });
 });
 
-test('what names the client or traces it never reached the upstream', () => {
-  const seen = upstream?.connections.map((connection) => connection.received()).join('') ?? '';
-  expect(seen).not.toContain(canaries.address);
-  expect(seen).not.toContain(canaries.trace);
+test('no store or output has a canary', () => {
+  const shown = Object.entries(seen).map(([where, text]) => [where, found(text)] as const);
+  expect(shown.filter(([, canary]) => canary.length > 0)).toEqual([]);
 });
 
-test('the API key never reached the upstream, in whatever field it came', () => {
-  const seen = upstream?.connections.map((connection) => connection.received()).join('') ?? '';
-  expect(seen.length).toBeGreaterThan(1_000);
-  expect(seen).not.toContain(key.slice(-43));
-  expect(seen).not.toContain(key.slice(0, 8));
-  expect(seen.toLowerCase()).not.toMatch(/\r\nsluice-/);
+test('no store or output has anything that could be computed from a name or a key without the label key', () => {
+  const everything = Object.values(seen).join('\n');
+  for (const text of [canaries.workspace, 'quiet', `${canaries.host}.stores.example`, key, other.key])
+    for (const form of ['hex', 'base64url'] as const)
+      expect(everything).not.toContain(createHash('sha256').update(text).digest(form).slice(0, 16));
+});
+
+test('neither the API key, in whatever field it came, nor what names the client or traces it reached the upstream', () => {
+  expect(received().length).toBeGreaterThan(1_000);
+  for (const secret of [canaries.address, canaries.trace, key.slice(-43), key.slice(0, 8)])
+    expect(received()).not.toContain(secret);
+  expect(received().toLowerCase()).not.toMatch(/\r\nsluice-/);
 });
