@@ -11,13 +11,14 @@ import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Service } from '../../src/service.ts';
 import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
+import { bucketsOf, metric as sumOf } from '../journey/world.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { chatBody, chatPath } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 
 /** Sections of the configuration, as its file has them. */
-export interface Sections {
+interface Sections {
   readonly upstreams: Readonly<Record<string, object>>;
   /** Beside their API keys. */
   readonly workspaces?: Readonly<Record<string, object>>;
@@ -25,12 +26,12 @@ export interface Sections {
   readonly idempotency?: object;
 }
 
-export interface FleetOptions extends Sections {
+interface FleetOptions extends Sections {
   readonly replicas?: number;
   readonly clock?: Clock;
 }
 
-export interface Sending {
+interface Sending {
   readonly workspace?: string;
   readonly headers?: Readonly<Record<string, string>>;
   /** As JSON, unless it is a text. */
@@ -38,16 +39,10 @@ export interface Sending {
   readonly signal?: AbortSignal;
 }
 
-export interface Reply {
-  readonly status: number;
-  /** Of a refusal by Sluice. */
-  readonly code: string | null;
-  readonly headers: Headers;
-  readonly text: string;
-}
-
-export const read = async (response: Response): Promise<Reply> => ({
+export type Reply = Awaited<ReturnType<typeof read>>;
+export const read = async (response: Response) => ({
   status: response.status,
+  /** Of a refusal by Sluice. */
   code: response.headers.get('sluice-error'),
   headers: response.headers,
   text: await response.text(),
@@ -57,97 +52,88 @@ export const read = async (response: Response): Promise<Reply> => ({
 export const kinds = (replies: readonly Reply[]): readonly string[] =>
   [...new Set(replies.map(({ status, code }) => (code === null ? `${status}` : `${status} ${code}`)))].sort();
 
-export class Fleet {
-  readonly services: Service[] = [];
-  readonly logs: string[] = [];
-  readonly keys: Readonly<Record<string, string>>;
-  readonly #sections: Sections;
-  readonly #hashes: Readonly<Record<string, string>>;
-  readonly #clock: Clock | undefined;
-
-  constructor({ clock, ...sections }: FleetOptions) {
-    const made = Object.keys(sections.workspaces ?? { acme: {} }).map((name) => [name, createKey()] as const);
-    this.keys = Object.fromEntries(made.map(([name, { key }]) => [name, key]));
-    this.#hashes = Object.fromEntries(made.map(([name, { hash }]) => [name, hash]));
-    this.#sections = sections;
-    this.#clock = clock;
-  }
-
-  /** One more replica. */
-  async join(): Promise<void> {
-    const clock = this.#clock === undefined ? {} : { clock: this.#clock };
-    this.services.push(await serviceOf(this.text(), this.logs, clock));
-  }
-
-  async reload(changes: Partial<Sections>): Promise<void> {
-    const settings = parseSettings(this.text(changes), { path: 'test', env: {} });
-    for (const service of this.services) service.reload(settings);
-  }
-
-  /** A call through one replica. */
-  fetch(replica: number, path: string, sending: Sending = {}): Promise<Response> {
-    const { workspace = 'acme', headers, body, signal = null } = sending;
-    const isText = typeof body === 'string';
-    return fetch(`http://127.0.0.1:${this.of(replica).dataAddress.port}/via/${path}`, {
-      ...(body === undefined ? {} : { method: 'POST', body: isText ? body : JSON.stringify(body) }),
-      headers: {
-        'sluice-key': this.keys[workspace] ?? '',
-        ...(body === undefined || isText ? {} : { 'content-type': 'application/json' }),
-        ...headers,
-      },
-      signal,
-    });
-  }
-
-  call = async (replica: number, path: string, sending?: Sending): Promise<Reply> =>
-    read(await this.fetch(replica, path, sending));
-
-  chat = (replica: number, headers: Readonly<Record<string, string>> = {}): Promise<Reply> =>
-    this.call(replica, chatPath.slice('/via/'.length), { body: chatBody, headers });
-
-  /** Of the admin port. */
-  async admin(replica: number, path: string): Promise<Reply> {
-    return read(await fetch(`http://127.0.0.1:${this.of(replica).adminAddress.port}${path}`));
-  }
-
-  /** Sum over all replicas of what stands in lines of `/metrics` that begin so. */
-  async metric(line: string): Promise<number> {
-    const pages = await Promise.all(this.services.map((_, n) => this.admin(n, '/metrics')));
-    const lines = pages.flatMap(({ text }) => text.split('\n')).filter((one) => one.startsWith(line));
-    return lines.reduce((sum, one) => sum + Number(one.slice(one.lastIndexOf(' ') + 1)), 0);
-  }
-
-  /** Resolves when every replica uses Redis. */
-  together = (): Promise<void> =>
-    until(async () => (await this.metric('sluice_limiter_mode{mode="redis"}')) === this.services.length);
-
-  buckets = (replica?: number) =>
-    (replica === undefined ? this.services : [this.of(replica)])
-      .flatMap(({ gateway }) => gateway.parts.pressure.buckets())
-      .map(({ snapshot }) => snapshot);
-
-  waiting = (): number => this.buckets().reduce((sum, { waiting }) => sum + waiting, 0);
-
-  of(replica: number): Service {
-    const service = this.services[replica % this.services.length];
+export type Fleet = ReturnType<typeof createFleet>;
+function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
+  const services: Service[] = [];
+  const logs: string[] = [];
+  const made = Object.keys(sections.workspaces ?? { acme: {} }).map((name) => [name, createKey()] as const);
+  const keys: Readonly<Record<string, string>> = Object.fromEntries(
+    made.map(([name, { key }]) => [name, key]),
+  );
+  const hashes = new Map(made.map(([name, { hash }]) => [name, hash]));
+  const of = (replica: number): Service => {
+    const service = services[replica % services.length];
     if (service === undefined) throw new Error('no replica has started');
     return service;
-  }
-
+  };
   /** The configuration of one replica. */
-  text(changes: Partial<Sections> = {}): string {
-    const { upstreams, workspaces = { acme: {} }, ...more } = { ...this.#sections, ...changes };
-    const each = (list: Readonly<Record<string, object>>, more_: (name: string) => object): object =>
-      Object.fromEntries(Object.entries(list).map(([name, own]) => [name, { ...more_(name), ...own }]));
+  const text = (changes: Partial<Sections> = {}): string => {
+    const { upstreams, workspaces = { acme: {} }, ...more } = { ...sections, ...changes };
+    const each = (list: Readonly<Record<string, object>>, usual: (name: string) => object): object =>
+      Object.fromEntries(Object.entries(list).map(([name, own]) => [name, { ...usual(name), ...own }]));
     return JSON.stringify({
       server: { host: '127.0.0.1', adminHost: '127.0.0.1', port: 0, adminPort: 0, drainDelaySeconds: 0 },
       privacy: { labelKey: 'a label key for tests only' },
       log: { sampleSuccesses: 0 },
       ...more,
       upstreams: each(upstreams, () => ({ allowPrivateAddresses: true, credential: 'Bearer sk-sim' })),
-      workspaces: each(workspaces, (name) => ({ keys: [this.#hashes[name]] })),
+      workspaces: each(workspaces, (name) => ({ keys: [hashes.get(name)] })),
     });
-  }
+  };
+  /** A call through one replica. */
+  const send = (replica: number, path: string, sending: Sending = {}): Promise<Response> => {
+    const { workspace = 'acme', headers, body, signal = null } = sending;
+    const isText = typeof body === 'string';
+    return fetch(`http://127.0.0.1:${of(replica).dataAddress.port}/via/${path}`, {
+      ...(body === undefined ? {} : { method: 'POST', body: isText ? body : JSON.stringify(body) }),
+      headers: {
+        'sluice-key': keys[workspace] ?? '',
+        ...(body === undefined || isText ? {} : { 'content-type': 'application/json' }),
+        ...headers,
+      },
+      signal,
+    });
+  };
+  const call = async (replica: number, path: string, sending?: Sending) =>
+    read(await send(replica, path, sending));
+  /** Of the admin port. */
+  const admin = async (replica: number, path: string) =>
+    read(await fetch(`http://127.0.0.1:${of(replica).adminAddress.port}${path}`));
+  /** Sum over all replicas of what stands in lines of `/metrics` that begin so. */
+  const metric = async (line: string): Promise<number> => {
+    const sums = await Promise.all(
+      services.map(({ adminAddress: { port } }) => sumOf({ adminUrl: `http://127.0.0.1:${port}` }, line)),
+    );
+    return sums.reduce((sum, one) => sum + one, 0);
+  };
+  const buckets = (replica?: number) =>
+    (replica === undefined ? services : [of(replica)]).flatMap((service) => bucketsOf({ service }));
+  return {
+    services,
+    logs,
+    keys,
+    of,
+    text,
+    fetch: send,
+    call,
+    admin,
+    metric,
+    buckets,
+    chat: (replica: number, headers: Readonly<Record<string, string>> = {}) =>
+      call(replica, chatPath.slice('/via/'.length), { body: chatBody, headers }),
+    waiting: (): number => buckets().reduce((sum, { waiting }) => sum + waiting, 0),
+    /** Resolves when every replica uses Redis. */
+    together: (): Promise<void> =>
+      until(async () => (await metric('sluice_limiter_mode{mode="redis"}')) === services.length),
+    /** One more replica. */
+    async join(): Promise<void> {
+      services.push(await serviceOf(text(), logs, clock === undefined ? {} : { clock }));
+    },
+    async reload(changes: Partial<Sections>): Promise<void> {
+      const settings = parseSettings(text(changes), { path: 'test', env: {} });
+      for (const service of services) service.reload(settings);
+    },
+  };
 }
 
 /** A language model that refuses nothing unless it is told to, and what the gateway is told of it. */
@@ -186,8 +172,11 @@ export function onRedis() {
     /** A client of the Redis that all replicas share. */
     probe: () => probe,
 
-    async fleet({ replicas = 2, redis = {}, ...options }: FleetOptions): Promise<Fleet> {
-      const fleet = new Fleet({ ...options, redis: { url: server.url, commandTimeoutMs: 2_000, ...redis } });
+    async fleet({ replicas = 2, redis = {}, ...options }: FleetOptions) {
+      const fleet = createFleet({
+        ...options,
+        redis: { url: server.url, commandTimeoutMs: 2_000, ...redis },
+      });
       open.push(() => Promise.all(fleet.services.map((service) => service.close())));
       for (let n = 0; n < replicas; n += 1) await fleet.join();
       return fleet;

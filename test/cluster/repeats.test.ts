@@ -87,24 +87,6 @@ test('two calls with one key at two replicas are one upstream call, and both get
   expect(bodies).toHaveLength(2);
 });
 
-test.each([
-  ['with a key', keyed, keyed],
-  ['as an SDK repeats', sdk(0), sdk(1)],
-])(
-  'a client that left a call at one replica gets its response at another by a repeat, %s',
-  async (_, first, again) => {
-    const { textOf, leave, bodies, answer } = await pair();
-    await leave(0, 'a', first, () => bodies.length === 1);
-    // A claim was there before the call was made; what has no key is offered to its repeat now.
-    await until(async () => first === keyed || (await lists()).length === 1);
-    const joined = textOf(1, 'a', again);
-    await sleep(100);
-    answer();
-    expect(await joined).toBe('response 1');
-    expect(bodies).toHaveLength(1);
-  },
-);
-
 test('a repeat amid a stream gets all of it at another replica, with a key while the first client reads, or as an SDK repeats after it left', async () => {
   const streams: ServerResponse[] = [];
   const { start, textOf, bodies } = await pair((response) => {
@@ -130,32 +112,6 @@ test('a repeat amid a stream gets all of it at another replica, with a key while
   end();
   expect(await again).toBe(whole);
   expect(bodies).toEqual(['a', 'b']);
-});
-
-test('a call whose client left while it waited gets its position back when it is repeated at another replica', async () => {
-  const { all, textOf, leave, bodies, answer } = await pair();
-  const calls = [textOf(0, 'first', {})];
-  await until(() => bodies.length === 1);
-  let mayLeave = false;
-  const left = leave(0, 'left', keyed, () => mayLeave);
-  await until(() => all.waiting() === 1);
-  const held = await valueOf(await claims());
-  // Another replica knows its arrival to the time that a write to Redis takes, which may be long on a busy machine.
-  await sleep(1_000);
-  calls.push(textOf(1, 'second', {}));
-  await until(() => all.waiting() === 2);
-  mayLeave = true;
-  await left;
-  // Its position is there for others to read.
-  await until(async () => all.waiting() === 1 && (await valueOf(await claims())) !== held);
-  calls.push(textOf(1, 'left', keyed));
-  await until(() => all.waiting() === 2);
-  for (const count of [1, 2, 3]) {
-    await until(() => bodies.length === count);
-    answer();
-  }
-  await Promise.all(calls);
-  expect(bodies).toEqual(['first', 'left', 'second']);
 });
 
 test('a kept response is given by the replica that keeps it although Redis has lost its data', async () => {
@@ -213,17 +169,4 @@ test('a repeat is answered although its replica refuses further calls of its lan
   answer();
   await waits;
   expect(bodies).toEqual(['kept', 'held', 'waits']);
-});
-
-test('repeats of a kept response that cannot be decrypted get 409 and make no upstream call', async () => {
-  const { send, bodies } = await pair((response) => response.end(canary.answer));
-  for (const name of ['one', 'two']) await send(0, name, { 'idempotency-key': name });
-  // A claim under way would be renewed.
-  await until(async () => (await claims()).length === 2 && (await areKept()));
-  for (const key of await claims()) await probe().set(key, 'of somebody else', 'KEEPTTL');
-  for (const name of ['one', 'two']) {
-    const { status, code, headers } = await send(1, name, { 'idempotency-key': name });
-    expect([status, code, headers.get('x-should-retry')]).toEqual([409, 'idempotency_conflict', 'false']);
-  }
-  expect(bodies).toEqual(['one', 'two']);
 });

@@ -46,21 +46,6 @@ test('a ticket of a replica that was killed is good at another one, before calls
   expect(later()).toEqual(['back', 'x']);
 });
 
-test('several refused together have times of their own over all replicas, and leave in that order', async () => {
-  const { call, useUp, later } = await world();
-  await useUp();
-  const given = await Promise.all([0, 1, 2].map((n) => call(n, `refused${n}`, 'reserve, wait=0')));
-  expect(new Set(given.map(ticketOf)).size).toBe(3);
-  const backs = given
-    .toSorted((one, other) => waitOf(one) - waitOf(other))
-    .map(async (refused, n) => {
-      await pause(waitOf(refused));
-      return (await call(n + 1, `back${n}`, 'wait=20', ticketOf(refused))).status;
-    });
-  expect(await Promise.all(backs)).toEqual([200, 200, 200]);
-  expect(later()).toEqual(['back0', 'back1', 'back2']);
-});
-
 test('where Redis loses its data nobody is sent twice, and whoever comes back is served', async () => {
   const { call, useUp, later } = await world();
   await useUp();

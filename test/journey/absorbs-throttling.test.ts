@@ -1,6 +1,5 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import type { LogEntry } from '../../simulators/log.ts';
-import { fastClock } from '../support/fast-clock.ts';
 import { until } from '../support/until.ts';
 import { closeAll, insideRetryAfter, many, nonces, refuseOnce, startWorld, tally } from './world.ts';
 import type { World, WorldOptions } from './world.ts';
@@ -60,19 +59,6 @@ describe('a GraphQL response with THROTTLED inside a 200', () => {
     expect(shop.log.map(({ decision }) => decision)).toEqual(['throttled', 'admitted']);
     expect(pauseOf(shop.log)).toBeGreaterThanOrEqual((shop.log[0]?.waitMs ?? 0) - 20);
   });
-
-  test.each([
-    ['code', { legacyThrottle: true }],
-    ['cost', { bareThrottle: true }],
-  ])('is recognised without %s', async (_name, variant) => {
-    const graphql = { rows: 2, legacyThrottle: false, bareThrottle: false, http429: false, ...variant };
-    const { graphql: ask, shop } = await begin({ clock: fastClock(5), shop: { graphql } });
-    await ask(query);
-    shop.consume(2000, { api: 'graphql' });
-    expect((await ask(query)).json).toHaveProperty('data.products');
-    expect(shop.log.at(-1)?.decision).toBe('admitted');
-    expect(shop.log.length).toBeLessThanOrEqual(4);
-  });
 });
 
 test('a closed bucket holds all calls: none is sent before the stated time, then all leave in order', async () => {
@@ -90,16 +76,6 @@ test('a closed bucket holds all calls: none is sent before the stated time, then
   expect(tally(await Promise.all(calls))).toEqual({ 200: 11 });
   expect(nonces(model.log.slice(2))).toEqual(many(11, (at) => `${at + 1}`));
   expect(pauseOf(model.log.slice(1))).toBeGreaterThanOrEqual(700);
-});
-
-test('an overloaded upstream is tried again later, and its stated wait is kept', async () => {
-  const { chat, model } = await begin();
-  model.configure({ overload: 'server_is_overloaded', overloadRetryAfterSeconds: 1 });
-  const held = chat(1);
-  await until(() => model.log.length === 1);
-  model.configure({ overload: null });
-  expect((await held).status).toBe(200);
-  expect(pauseOf(model.log)).toBeGreaterThanOrEqual(1000);
 });
 
 test('a 429 that never ends is passed on when the wait of the call is over, and never makes the wait longer', async () => {

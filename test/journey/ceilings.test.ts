@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
-import { closeAll, many, refuseOnce, startWorld, tally, type Reply, type World } from './world.ts';
+import { closeAll, many, refuseOnce, startWorld, tally, type World } from './world.ts';
 
 let world: World;
 const perMinute = (calls: number): string => `    requestsPerMinute: { openai: ${calls} }\n`;
@@ -103,34 +103,6 @@ test('a ceiling of the day counts from a reload that adds it', async () => {
 });
 
 describe('a ceiling of the minute', () => {
-  test('lets waiting and new calls go at once when it is raised', async () => {
-    const { chat, settled } = await start(perMinute(1));
-    await chat('first');
-    const waiting = [chat('a', waits(300)), chat('b', waits(300))];
-    await settled(2);
-    await edit(world, perMinute(10));
-    expect(tally([...(await Promise.all(waiting)), await chat('new')])).toEqual({ 200: 3 });
-  });
-
-  test('holds waiting calls when it is lowered, and refuses those that are too late now', async () => {
-    const { chat, settled, clock, model } = await start(perMinute(3));
-    await oneByOne(3);
-    const leaving = new AbortController();
-    const patient = chat('patient', { ...waits(300), signal: leaving.signal }).catch(() => 'left');
-    await settled(1);
-    const hasty = chat('hasty', waits(100));
-    await settled(2);
-    // Longer than a call passes through admission, by the clock of the gateway: from then on it has waited.
-    await new Promise<void>((resolve) => void clock.after(300, resolve));
-    await edit(world, perMinute(1));
-    // A minute each for the three of before, and for the one that waits already.
-    expect(await hasty).toMatchObject({ error: 'wait_expired', json: { heldBy: 'ceiling_minute' } });
-    await settled(1);
-    expect(model.log).toHaveLength(3);
-    leaving.abort();
-    expect(await patient).toBe('left');
-  });
-
   test('and another default wait holds for calls that come after the reload, not for those that wait', async () => {
     const { chat, settled, clock } = await start(perMinute(2), 'maxWaitSeconds: 100');
     await oneByOne(2);
@@ -145,19 +117,5 @@ describe('a ceiling of the minute', () => {
     await settled(1);
     await reload(short.replace(perMinute(2), perMinute(10)));
     expect((await waiting).status).toBe(200);
-  });
-
-  test.each([
-    ['where the call may ask for that', '', expect.stringMatching(/Prefer: wait=(60|61) lets it wait/)],
-    [
-      'but not beyond what a call may ask for',
-      'maxWaitCeilingSeconds: 30',
-      expect.not.stringContaining('Prefer'),
-    ],
-  ])('states how long a call would have to wait, %s', async (_words, limits, detail) => {
-    const { chat } = await start(perMinute(1), limits);
-    await chat('first');
-    const second: Reply = await chat('second', waits(1));
-    expect(second).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'ceiling_minute', detail } });
   });
 });

@@ -52,24 +52,6 @@ const run = (
     },
   );
 
-test('the admin port demands the field, a method and seconds, and knows its upstreams', async () => {
-  const api = await start('one');
-  const codeOf = async (
-    path: string,
-    method = 'POST',
-    headers: Record<string, string> = { 'Sluice-Admin': 'yes' },
-  ) => {
-    const response = await fetch(`${api.gateway.adminUrl}/upstreams/${path}`, { method, headers });
-    return `${response.status} ${((await response.json()) as { code: string }).code}`;
-  };
-  expect(await codeOf('one/open', 'POST', {})).toBe('403 admin_field_missing');
-  expect(await codeOf('one/open', 'GET')).toBe('405 method_not_allowed');
-  expect(await codeOf('one/pause')).toBe('400 request_invalid');
-  expect(await codeOf('one/pause?seconds=0')).toBe('400 request_invalid');
-  expect(await codeOf('two/open')).toBe('404 not_found');
-  expect((await call(api, 'one')).status).toBe(200);
-});
-
 test('the commands of the terminal carry the token, and the log says what was done but no token', async () => {
   const token = 'canary-token-of-the-operator';
   const api = await start('guarded', { server: `  adminToken: ${token}\n` });

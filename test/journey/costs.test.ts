@@ -1,9 +1,8 @@
 /** What a call reserves of tokens, points and places in flight, what it is charged in the end, and whom that delays. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import type { ServerResponse } from 'node:http';
-import { fastClock } from '../support/fast-clock.ts';
 import { scripted, type Scripted } from './scripted.ts';
-import { bucketsOf, closeAll, highCeilings, many, maxInFlight, startWorld, tally } from './world.ts';
+import { closeAll, highCeilings, many, maxInFlight, startWorld, tally } from './world.ts';
 
 afterEach(closeAll);
 
@@ -101,54 +100,6 @@ test.each(['tokensPerMinute: 30000', 'tokensPerDay: 30000'])(
   },
 );
 
-test('calls with cached prompts wait only for the tokens that the upstream counts', async () => {
-  const { call, model, gateway } = await startWorld({
-    model: { dialect: 'anthropic', models: { claude: { rpm: 1_000, itpm: 50_000, otpm: 100_000 } } },
-    workspaces: {
-      acme: `${highCeilings}    credentials: { openai: { header: x-api-key, value: sk-sim } }\n`,
-    },
-  });
-  const ask = (agent: number, n: number) => {
-    const cached = {
-      type: 'text',
-      text: `${agent}${'x'.repeat(80_000)}`,
-      cache_control: { type: 'ephemeral' },
-    };
-    const asked = [{ role: 'user', content: `ask ${n} ${'y'.repeat(400)}` }];
-    const json = { model: 'claude', max_tokens: 4_000, system: [cached], messages: asked };
-    return call('/via/openai/v1/messages', { json, headers: { prefer: 'wait=5' } });
-  };
-  // The first turn of an agent fills the cache: 20,000 tokens each are counted, and both fit.
-  const first = await Promise.all([ask(0, 0), ask(1, 0)]);
-  const later = await Promise.all(many(20, (n) => ask(n % 2, n + 1)));
-  expect(tally([...first, ...later])).toEqual({ 200: 22 });
-  expect(tally(model.log)[429] ?? 0).toBeLessThanOrEqual(1);
-  const meters = bucketsOf(gateway)[0]?.meters ?? [];
-  const input = meters.find(({ meter }) => meter === 'input_tokens');
-  expect(input?.limit).toBe(50_000);
-  expect(input?.level).toBeLessThanOrEqual(60_000);
-  expect(meters.map(({ meter }) => meter)).toContain('output_tokens');
-});
-
-test.each([
-  ['one in flight at a time', '', 500],
-  ['several in flight', '    maxInFlight: none\n', 20],
-])(
-  'expensive GraphQL queries of an unknown document are never throttled, with %s',
-  async (_words, shopMore, actual) => {
-    // A document that asks for 500 of the 2,000 points; 100 come back each second.
-    const { graphql, shop } = await startWorld({ clock: fastClock(8), shopMore });
-    const query = `# sim: requested=500 actual=${actual} ms=200\nquery($nonce: String) { shop { name } }`;
-    const headers = { prefer: 'wait=120' };
-    const replies = await Promise.all(
-      many(10, (at) => graphql(query, { variables: { nonce: `${at}` }, headers })),
-    );
-    expect(tally(replies)).toEqual({ 200: 10 });
-    expect(replies.filter(({ text }) => text.includes('THROTTLED'))).toEqual([]);
-    expect(shop.log.map(({ decision }) => decision)).toEqual(Array(10).fill('admitted'));
-  },
-);
-
 describe('an account that takes three calls at once, shared by three workspaces', () => {
   const names = ['one', 'two', 'three'];
   const workspaces = Object.fromEntries(names.map((name) => [name, highCeilings]));
@@ -185,37 +136,5 @@ describe('an account that takes three calls at once, shared by three workspaces'
     expect([late.status, late.text]).toEqual([429, expect.stringContaining('maxInFlightTotal')]);
     leaving.abort();
     await Promise.all(occupying);
-  });
-
-  test('is known by its refusals, for streams as well', async () => {
-    let [inFlight, refused, hasRefused] = [0, 0, false];
-    const message = 'request reached organization max concurrency: 3, please try again after 1 seconds';
-    const narrow = await scripted(
-      ({ body, response }) => {
-        if (inFlight >= 3) {
-          refused += 1;
-          hasRefused = true;
-          return { status: 429, body: { error: { message, type: 'rate_limit_reached_error' } } };
-        }
-        inFlight += 1;
-        const isStream = body.includes('"stream":true');
-        response.writeHead(200, { 'content-type': isStream ? 'text/event-stream' : 'application/json' });
-        if (isStream) response.write('data: {}\n\n');
-        // Calls of the first wave stay until there is one too many.
-        const answering = setInterval(() => {
-          if (!hasRefused) return;
-          clearInterval(answering);
-          inFlight -= 1;
-          response.end(isStream ? 'data: [DONE]\n\n' : '{}');
-        }, 20);
-        return undefined;
-      },
-      { upstreams: { narrow: 'credential: "Bearer x"' }, workspaces: { one: '', two: '', three: '' } },
-    );
-    expect(tally(await burst(narrow, '/via/narrow/v1/chat/completions', () => false))).toEqual({ 200: 24 });
-    expect(refused).toBeGreaterThan(0);
-    refused = 0;
-    expect(tally(await burst(narrow, '/via/narrow/v1/chat/completions', () => true))).toEqual({ 200: 24 });
-    expect(refused).toBe(0);
   });
 });

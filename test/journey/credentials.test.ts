@@ -1,7 +1,7 @@
 /** With which credential a call goes upstream, whose quota and breaker it is about, and that no API key ever goes there. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { scripted } from './scripted.ts';
-import { closeAll, highCeilings, startWorld, type Reply, type Sending, type World } from './world.ts';
+import { closeAll, type Reply, type Sending } from './world.ts';
 
 afterEach(closeAll);
 
@@ -9,57 +9,6 @@ const whoMade = ({ status, error }: Reply) => [status, error ?? 'upstream'];
 const served = [200, 'upstream'];
 
 describe('the upstream’s credential', () => {
-  const start = (): Promise<World> =>
-    startWorld({
-      model: { orgs: { 'org-sim': { projects: { proj_sim: { keys: ['sk-sim', 'sk-beta'] } } } } },
-      workspaces: {
-        acme: highCeilings,
-        beta: `${highCeilings}    credentials: { openai: "Bearer sk-beta" }\n`,
-      },
-    });
-
-  test('is the one of the upstream, or the workspace’s own where there is one', async () => {
-    const { chat, orders, model, shop } = await start();
-    await chat(1);
-    await chat(2, { workspace: 'beta' });
-    await orders(3);
-    expect([...model.log, ...shop.log].map(({ key }) => key)).toEqual(['sk-sim', 'sk-beta', 'shpat_sim']);
-  });
-
-  test('cannot be replaced by a client', async () => {
-    const { orders, chat, model, shop, gateway } = await start();
-    await orders(1, { headers: { 'X-Shopify-Access-Token': 'shpat_other' } });
-    const own = {
-      'Sluice-Upstream-Authorization': 'Bearer sk-own',
-      'Sluice-Key': gateway.keys['acme'] ?? '',
-    };
-    expect((await chat(2, { headers: own })).status).toBe(200);
-    expect([...model.log, ...shop.log].map(({ key }) => key)).toEqual(['sk-sim', 'shpat_sim']);
-  });
-
-  test.each(['x-shopify-access-token', 'authorization'])(
-    'takes the place of an API key in the field %s',
-    async (field) => {
-      const { gateway, shop } = await start();
-      const value = `${field === 'authorization' ? 'Bearer ' : ''}${gateway.keys['acme'] ?? ''}`;
-      const url = `${gateway.url}/via/shop/admin/api/2026-10/shop.json`;
-      expect((await fetch(url, { headers: { [field]: value } })).status).toBe(200);
-      expect(shop.log[0]?.headers?.['x-shopify-access-token']).toBe('shpat_sim');
-      expect(shop.log[0]?.headers).not.toHaveProperty('authorization');
-    },
-  );
-
-  test('is for nobody whose key is none', async () => {
-    const { gateway, model, chat } = await start();
-    for (const key of ['', 'sk-sim', `${gateway.keys['acme'] ?? ''}x`]) {
-      const reply = await chat(1, { key });
-      expect(whoMade(reply)).toEqual([401, 'unauthenticated']);
-      expect(reply.headers.get('www-authenticate')).toMatch(/^Bearer/);
-      expect(reply.text).not.toContain('sk-sim');
-    }
-    expect(model.log).toEqual([]);
-  });
-
   test.each(['authorization', 'x-api-key', 'x-goog-api-key', 'x-shopify-access-token'])(
     'in %s is the only one that goes upstream, from fields or query',
     async (field) => {
@@ -145,9 +94,9 @@ describe('a client’s own credential', () => {
   test.each<[string, Request]>([
     ['authorization', field('authorization')],
     ['x-api-key', field('x-api-key')],
-    ['sluice-upstream-authorization', field('sluice-upstream-authorization')],
+
     ['the query member key', (value) => [`/v1/x?a=1&key=${value}`]],
-    ['x-acme-secret, which the configuration names', field('x-acme-secret')],
+
     ['the query member acme, which the configuration names', (value) => [`/v1/x?acme=${value}`]],
   ])('that is throttled or without money stops no other in %s', async (_, request) => {
     const { call, arrivals } = await start(

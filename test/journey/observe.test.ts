@@ -1,7 +1,7 @@
 /** `mode: observe` from outside: what clients, metrics, the log, `/activity` and the page get of calls that limits do not hold. */
 import { afterEach, expect, test } from '@jest/globals';
 import { until } from '../support/until.ts';
-import { adminPost, adminText, closeAll, many, maxInFlight, metric, startWorld, tally } from './world.ts';
+import { adminText, closeAll, many, metric, startWorld, tally } from './world.ts';
 import type { Reply, World } from './world.ts';
 
 afterEach(closeAll);
@@ -78,47 +78,9 @@ test('the log corrects the forecast of a call that a later one would have gone b
   expect(missed.wouldWaitMs).toBeGreaterThan(line.wouldWaitMs + 500);
 });
 
-test('a serialized shop is sent to at once, and what would have waited in its line is told', async () => {
-  const latency = { minMs: 300, maxMs: 300 };
-  const { orders, shop } = await startWorld({ shopMore: '    mode: observe\n', shop: { latency } });
-  await orders('first');
-  const replies = await Promise.all(many(4, (at) => orders(at)));
-  expect([tally(replies), maxInFlight(shop.log)]).toEqual([{ 200: 4 }, 4]);
-  expect(replies.map(wouldOf).toSorted()).toEqual(['send', 'wait', 'wait', 'wait']);
-});
-
 test('a breaker still answers calls that the upstream refuses for good', async () => {
   const { chat, model } = await startWorld(observed);
   model.configure({ quotaState: { 'org-sim': 'insufficient_quota', proj_sim: 'insufficient_quota' } });
   expect([(await chat(1)).error, (await chat(2)).error]).toEqual([null, 'upstream_refused']);
   expect(model.log).toHaveLength(1);
-});
-
-test('a pause still holds calls', async () => {
-  const { gateway, chat } = await startWorld(observed);
-  await chat('first');
-  await adminPost(gateway, '/upstreams/openai/pause?seconds=600');
-  expect(await chat('refused')).toMatchObject({ status: 429, error: 'wait_too_long' });
-  const held = chat('held', { headers: { prefer: 'wait=600' } });
-  await until(() => gateway.service.telemetry.live()[0]?.waiting === 1);
-  await adminPost(gateway, '/upstreams/openai/resume');
-  expect(await held).toMatchObject({ status: 200, admission: expect.stringMatching(/^waited=[1-9]/) });
-});
-
-test('a reload turns enforcement on and off for calls that wait', async () => {
-  const { gateway, chat, settled } = await startWorld({
-    modelLimits: 'requestsPerMinute: 1',
-    model: { models: { 'gpt-4o': { rpm: 1 } } },
-  });
-  expect(wouldOf(await chat('first'))).toBe('nothing');
-  const waiting = chat(1);
-  await settled(1);
-  const kind = '    kind: language-model';
-  await gateway.reload(gateway.yaml.replace(kind, `    mode: observe\n${kind}`));
-  const released = await waiting;
-  expect([released.status, released.error, wouldOf(released)]).toEqual([429, null, 'wait']);
-  expect(wouldOf(await chat(2))).toBe('refuse');
-  await gateway.reload(gateway.yaml);
-  const enforced = await chat(3, { headers: { prefer: 'wait=0' } });
-  expect([enforced.status, wouldOf(enforced)]).toEqual([429, 'nothing']);
 });

@@ -8,7 +8,7 @@ import { startRedis, type RedisServer } from '../support/redis.ts';
 import { skippingClock, type SkippingClock } from '../support/skipping-clock.ts';
 import { until } from '../support/until.ts';
 import { scripted, type Answer } from './scripted.ts';
-import { adminPost, closeAll, highCeilings, nonces, startWorld } from './world.ts';
+import { closeAll, highCeilings, nonces, startWorld } from './world.ts';
 import type { Reply, World, WorldOptions } from './world.ts';
 
 afterEach(closeAll);
@@ -35,31 +35,6 @@ const refusedHere = (status: number, code: unknown = 'insufficient_quota') => ({
 const retryMs = ({ headers }: Reply): number => Number(headers.get('retry-after-ms'));
 
 describe('a refusal that waiting does not cure is asked for once and passed on:', () => {
-  test.each<QuotaState>([
-    'insufficient_quota',
-    'credit_balance_exhausted',
-    'organization_spend_limit_exceeded',
-    'project_spend_limit_exceeded',
-    'organization_usage_limit_exceeded',
-  ])('%s', async (quota) => {
-    const { chat, model } = await begin();
-    model.configure(quotaIs(quota));
-    const reply = await chat(1);
-    expect(reply).toMatchObject(passed(reply.status));
-    expect([402, 403, 429]).toContain(reply.status);
-    expect(reply.json).toHaveProperty('error.code');
-    expect(model.log).toHaveLength(1);
-  });
-
-  test('a call larger than the whole limit', async () => {
-    const { call, model } = await begin({ model: { models: { 'gpt-4o': { rpm: 500, tpm: 1000 } } } });
-    const json = { model: 'gpt-4o', max_tokens: 5000, messages: [{ role: 'user', content: 'x' }] };
-    const reply = await call('/via/openai/v1/chat/completions', { json });
-    expect(reply).toMatchObject(passed(429));
-    expect(reply.text).toContain('Request too large');
-    expect(model.log).toHaveLength(1);
-  });
-
   test('a day that is used up, unchanged', async () => {
     const { chat, model } = await begin();
     const message =
@@ -71,16 +46,6 @@ describe('a refusal that waiting does not cure is asked for once and passed on:'
     expect(reply).toMatchObject({ ...passed(429), text: body });
     expect([reply.headers.get('retry-after'), reply.headers.get('x-request-id')]).toEqual(['432', 'req_1']);
     expect(model.log).toHaveLength(1);
-  });
-
-  test('a query over the largest cost, which is a 200 with an error in it', async () => {
-    const { graphql, shop } = await begin();
-    const reply = await graphql(
-      '{ products(first: 100) { nodes { variants(first: 100) { nodes { id } } } } }',
-    );
-    const json = { errors: [{ extensions: { code: 'MAX_COST_EXCEEDED' } }] };
-    expect(reply).toMatchObject({ ...passed(200), json });
-    expect(shop.log).toHaveLength(1);
   });
 
   test('errors of the call itself, which say nothing about retries', async () => {
@@ -127,32 +92,6 @@ describe('an exhausted quota', () => {
     await letGo();
   });
 
-  test('concerns all calls with the same credential, and no others', async () => {
-    const orgs = {
-      'org-sim': { projects: { proj_sim: { keys: ['sk-sim'] } } },
-      'org-2': { projects: { proj_2: { keys: ['sk-other'] } } },
-    };
-    const other = `${highCeilings}    credentials: { openai: "Bearer sk-other" }\n`;
-    const workspaces = { acme: highCeilings, same: highCeilings, other };
-    const { chat, model } = await begin({ model: { orgs }, workspaces });
-    model.configure(quotaIs('insufficient_quota'));
-    await chat(1);
-    expect(await chat(2, { workspace: 'same' })).toMatchObject(refusedHere(429));
-    expect((await chat(3, { workspace: 'other' })).status).toBe(200);
-  });
-
-  test('is still known after a probe that fails for a mistake of its own', async () => {
-    const { chat, model, clock } = await begin();
-    model.configure(quotaIs('insufficient_quota'));
-    await chat(1);
-    model.configure(quotaIs('ok'));
-    clock.skip(60_000);
-    expect((await chat(2, { model: 'no-such-model' })).status).toBe(404);
-    expect(retryMs(await chat(3))).toBeLessThanOrEqual(10_000);
-    clock.skip(10_000);
-    expect((await chat(4)).status).toBe(200);
-  });
-
   test('is asked for by one call over its resends: a 503 in between does not turn its own breaker against it', async () => {
     const { chat, model, clock } = await begin();
     model.configure(quotaIs('insufficient_quota'));
@@ -164,17 +103,6 @@ describe('an exhausted quota', () => {
     const admission = expect.stringContaining('attempts=2');
     expect(await chat(2)).toMatchObject({ status: 200, admission });
     expect((await chat(3)).status).toBe(200);
-  });
-
-  test('is forgotten when an operator opens the upstream', async () => {
-    const { chat, model, gateway } = await begin();
-    const { breakers } = gateway.service.gateway.parts;
-    model.configure(quotaIs('insufficient_quota'));
-    await chat(1);
-    model.configure(quotaIs('ok'));
-    expect([(await chat(2)).error, breakers.observed('openai').length]).toEqual(['upstream_refused', 1]);
-    expect((await adminPost(gateway, '/upstreams/openai/open')).status).toBe(200);
-    expect([(await chat(3)).status, breakers.observed('openai').length]).toEqual([200, 0]);
   });
 });
 
@@ -238,8 +166,6 @@ describe('a refusal of a model API that may lie in one call', () => {
   test.each([
     ['a 402 for the price of the call', said('This request requires more credits, or fewer max_tokens')],
     ['a 402 in unknown words, while other calls pass', said('E-4711')],
-    ['a 413 for its length', { status: 413, body: { error: { code: 'context_length_exceeded' } } }],
-    ['a 400 for its length', { status: 400, body: { error: { code: 'context_length_exceeded' } } }],
   ])('stops nobody else, however often it comes: %s', async (_words, refusal) => {
     const { call, arrivals } = await start((model) => (model === 'dear' ? refusal : null));
     for (let n = 0; n < 3; n += 1) {
@@ -281,12 +207,11 @@ describe('a breaker answers with the type and the code of the provider’s own e
     status: 'RESOURCE_EXHAUSTED',
     details: [{ violations: [{ quotaId: 'RequestsPerDayPerProject' }] }],
   };
-  const [quota, inactive, limit] = ['insufficient_quota', 'billing_not_active', 'billing_hard_limit_reached'];
+  const [quota] = ['insufficient_quota', 'billing_not_active', 'billing_hard_limit_reached'];
   const unknown = ['invalid_request_error', 'upstream_refused'] as const;
   test.each<[string, number, object, string, unknown]>([
     ['OpenAI', 429, said(quota, quota), quota, quota],
-    ['OpenAI, a hard limit', 429, said(quota, limit), quota, limit],
-    ['OpenAI, an inactive account', 429, said(inactive, inactive), inactive, inactive],
+
     [
       'Anthropic',
       402,
@@ -294,12 +219,10 @@ describe('a breaker answers with the type and the code of the provider’s own e
       'billing_error',
       null,
     ],
-    ['DeepSeek', 402, said('unknown_error', unknown[0]), 'unknown_error', unknown[0]],
-    ['OpenRouter', 402, { error: { message: secret, code: 402 } }, unknown[0], 402],
+
     ['Google, a spent day', 429, { error: { code: 429, message: secret, ...day } }, day.status, 429],
     ['inside a 200', 200, said(quota, quota), quota, quota],
     ['unknown words', 402, said(`${secret} as type`, `${secret} as code`), ...unknown],
-    ['words of objects', 402, said('constructor', '__proto__'), ...unknown],
   ])('%s', async (name, status, body, type, code) => {
     const sections = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }`;
     const upstreams = { model: 'kind: language-model' };

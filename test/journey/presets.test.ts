@@ -48,7 +48,7 @@ describe('in every preset', () => {
     const before = simulator.log.length;
     const first = await call('/v1/things', { 'x-sim': 'permanent' });
     const afterFirst = simulator.log.length;
-    const buckets = fleet.services.flatMap((service) => bucketsOf({ service }, preset));
+    const buckets = bucketsOf(fleet, preset);
     const next = await call('/v1/things', { 'x-sim': 'permanent' });
     return {
       burst: statuses,
@@ -59,10 +59,7 @@ describe('in every preset', () => {
   }
 
   test('calls pass a burst and a closing, and a refusal for good is asked once', async () => {
-    const fleet = await spokenFleet(
-      Object.fromEntries(presetNames.map((name) => [name, upstreamOf(name)])),
-      {},
-    );
+    const fleet = await spokenFleet(Object.fromEntries(presetNames.map((name) => [name, upstreamOf(name)])));
     opened.push(() => fleet.close());
     const seen = await Promise.all(
       presetNames.map(async (name) => [name, await tried(fleet, name)] as const),

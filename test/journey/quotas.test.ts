@@ -11,82 +11,24 @@ afterEach(closeAll);
 const own = (upstream: string, credential: string, more = ''): string =>
   `${highCeilings}    credentials: { ${upstream}: "${credential}" }\n${more}`;
 
-/** In how many buckets these calls, which the upstream holds, are in flight. */
-async function bucketsOfHeld(
-  { gateway }: World,
-  upstream: { fault(fault: { kind: 'hang' }): void },
-  calls: readonly ((signal: AbortSignal) => Promise<unknown>)[],
-  meanwhile: () => void = () => {},
-): Promise<number> {
-  const holding = new AbortController();
-  const held = calls.map(async (call) => {
-    upstream.fault({ kind: 'hang' });
-    await call(holding.signal).catch(() => {});
-  });
-  const busy = () => bucketsOf(gateway).filter(({ inFlight }) => inFlight > 0);
-  await until(() => {
-    meanwhile();
-    return busy().reduce((sum, { inFlight }) => sum + inFlight, 0) === calls.length;
-  });
-  const count = busy().length;
-  holding.abort();
-  await Promise.all(held);
-  return count;
-}
-
-test('keys of one project use one bucket once their responses have named it; another project keeps its own', async () => {
-  const projects = { proj_sim: { keys: ['sk-sim', 'sk-two'] }, other: { keys: ['sk-other'] } };
-  const world = await startWorld({
-    model: { orgs: { 'org-sim': { projects } } },
-    workspaces: {
-      acme: highCeilings,
-      beta: own('openai', 'Bearer sk-two'),
-      gamma: own('openai', 'Bearer sk-other'),
-    },
-  });
-  const { chat, model } = world;
-  const names = ['acme', 'beta', 'gamma'];
-  for (const workspace of names) await chat(1, { workspace });
-  const calls = names.map((workspace) => (signal: AbortSignal) => chat(2, { workspace, signal }));
-  expect(await bucketsOfHeld(world, model, calls)).toBe(2);
-});
-
 test('tokens of one app of a shop use one bucket once its responses have named the app', async () => {
   const apps = { 'app-sim': ['shpat_sim', 'shpat_two'], 'app-b': ['shpat_b'] };
-  const world = await startWorld({
+  const { orders, shop, gateway, settled } = await startWorld({
     shop: { stores: { '127.0.0.1': { apps } } },
     workspaces: { acme: highCeilings, beta: own('shop', 'shpat_two'), gamma: own('shop', 'shpat_b') },
   });
-  const { orders, shop } = world;
   const names = ['acme', 'beta', 'gamma'];
   for (const workspace of names) await orders(1, { workspace });
-  const calls = names.map((workspace) => (signal: AbortSignal) => orders(2, { workspace, signal }));
-  expect(await bucketsOfHeld(world, shop, calls)).toBe(2);
-});
-
-test('models whose refusals name one limit for them wait in one bucket afterwards', async () => {
-  const clock = skippingClock();
-  const shared = { family: 'gpt-shared', rpm: 2, tpm: 1e9 };
-  const world = await startWorld({ clock, model: { models: { one: shared, two: shared } } });
-  const { chat, model } = world;
-  // Others fill the quota, so that the first call of each model is refused, however slow the machine is.
-  model.consume(2, { model: 'one' });
-  const throttled = () => model.log.filter(({ decision }) => decision === 'throttled');
-  const send = (name: string, at: number) => chat(at, { model: name, headers: { prefer: 'wait=600' } });
-  const calls = [send('one', 0), send('two', 0)];
-  await until(() => new Set(throttled().map((entry) => entry.model)).size === 2);
-  for (const at of [1, 2]) calls.push(send('one', at), send('two', at));
-  let finished = 0;
-  for (const call of calls) void call.finally(() => (finished += 1));
-  await until(() => {
-    clock.skip(10_000);
-    return finished === calls.length;
-  }, 10);
-  expect(tally(await Promise.all(calls))).toEqual({ 200: 6 });
-  expect(throttled().length).toBeLessThanOrEqual(4);
-  clock.skip(120_000);
-  const held = ['one', 'two'].map((name) => (signal: AbortSignal) => chat(9, { model: name, signal }));
-  expect(await bucketsOfHeld(world, model, held, () => clock.skip(1_000))).toBe(1);
+  const holding = new AbortController();
+  const { signal } = holding;
+  const held = names.map((workspace) => {
+    shop.fault({ kind: 'hang' });
+    return orders(2, { workspace, signal }).catch(() => {});
+  });
+  await settled(0, 3);
+  expect(bucketsOf(gateway).filter(({ inFlight }) => inFlight > 0)).toHaveLength(2);
+  holding.abort();
+  await Promise.all(held);
 });
 
 describe('a credential with an account', () => {
@@ -225,15 +167,5 @@ describe('an upstream whose responses name the quota of their call', () => {
     expect(arrivals.slice(seen).map(({ path }) => path)).toEqual(['/user']);
     expect(await later(Promise.all([first, ...others]))).toEqual([200, 200, 200, 200]);
     expect(refused()).toBe(1);
-  });
-
-  test('has what the first calls of one have learned of it hold for all that wait', async () => {
-    const { asked, later, refused, arrived, gateway } = await start();
-    const waiting = asked(18, '/search/code?q=');
-    await arrived(10);
-    await until(() => bucketsOf(gateway).every(({ inFlight }) => inFlight === 0));
-    expect(new Set(await later(waiting))).toEqual(new Set([200]));
-    // All come before a response says how many have room. What is refused is refused once.
-    expect(refused()).toBeLessThanOrEqual(8);
   });
 });

@@ -73,16 +73,6 @@ describe('a changed configuration file', () => {
     expect(await policyNow()).toBe('"workspace";q=77;w=60');
   });
 
-  test('changes the share of logged successes', async () => {
-    await reload(`${yamlWith(100)}log: { sampleSuccesses: 0 }\n`);
-    await get('unseen');
-    await reload(yamlWith(100));
-    expect(served.lines.filter((line) => line.includes('call ended'))).toEqual([]);
-    const ended = served.saying('call ended');
-    await get('seen');
-    expect(await ended).toContain('"outcome":"ok"');
-  });
-
   const noKey = (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []');
   const nobody = (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}');
   test.each([

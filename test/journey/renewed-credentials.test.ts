@@ -13,16 +13,7 @@ import {
 } from '../support/token-endpoint.ts';
 import { until } from '../support/until.ts';
 import { scripted } from './scripted.ts';
-import {
-  adminText,
-  bucketsOf,
-  closeAll,
-  highCeilings,
-  inversions,
-  many,
-  maxInFlight,
-  metric,
-} from './world.ts';
+import { adminText, bucketsOf, closeAll, highCeilings, many, maxInFlight, metric } from './world.ts';
 import { opened, startWorld, tally, type Reply, type World, type WorldOptions } from './world.ts';
 
 afterEach(closeAll);
@@ -97,35 +88,9 @@ describe('a token of an OAuth client', () => {
     const decisions = new Set(log.map(({ decision }) => decision));
     expect([...decisions].filter((each) => !['admitted', 'unauthenticated'].includes(each))).toEqual([]);
   });
-
-  test('that the upstream refuses is renewed once, and the same call is sent again', async () => {
-    const { issued, revoke, requests } = await startShop();
-    expect((await world.orders(0)).status).toBe(200);
-    revoke(issued[0] ?? '');
-    expect(tally(await reads(10))).toEqual({ 200: 10 });
-    expect([requests.length, tally(world.shop.log)[401]]).toEqual([2, 1]);
-  });
-
-  test('whose renewal does not help is not fetched again, and the upstream’s response is passed on', async () => {
-    const { requests, respond } = await startShop();
-    expect((await world.orders(0)).status).toBe(200);
-    world.shop.configure({ stores: stores(['another']) });
-    respond({ kind: 'answer', status: 200, body: '{"access_token":"of-another-shop"}' });
-    expect(tally([await world.orders(1), await world.orders(2)])).toEqual({ 401: 2 });
-    expect(requests).toHaveLength(2);
-  });
 });
 
 test.each([
-  ['a 403 with a text', 403, '{"code":"TOKEN_EXPIRED"}', 'body: token_expired', 403, '{"code":"NO_RIGHT"}'],
-  [
-    'a 400 of an OAuth server',
-    400,
-    '{"error":"invalid_grant"}',
-    'body: invalid_grant',
-    400,
-    '{"error":"invalid_page"}',
-  ],
   [
     'a 200 with an error in it',
     200,
@@ -188,18 +153,6 @@ test('a refresh token that has ended refuses calls with the reason, and the next
 });
 
 describe('when the token endpoint', () => {
-  test.each<[string, Manner]>([
-    ['is slow', { kind: 'issue', afterMs: 800 }],
-    ['fails', { kind: 'answer', status: 500, body: 'oops' }],
-    ['is throttled', { kind: 'answer', status: 429, body: '', headers: { 'retry-after': '1' } }],
-    ['responds with a page', { kind: 'answer', status: 200, body: '<html>sign in</html>' }],
-    ['breaks off', { kind: 'cut' }],
-  ])('%s, calls wait and are sent in order', async (_, first) => {
-    await startShop({}, { before: [first, { kind: 'issue' }] });
-    expect(tally(await reads(8))).toEqual({ 200: 8 });
-    expect([inversions(world.shop.log), world.shop.log.length]).toEqual([0, 8]);
-  });
-
   test.each<[string, Manner, string]>([
     ['hangs', { kind: 'hang' }, 'timeout'],
     ['fails', { kind: 'answer', status: 503, body: '' }, 'throttled'],

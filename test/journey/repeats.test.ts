@@ -175,12 +175,6 @@ describe('requests with the same Idempotency-Key', () => {
     expect(arrivals).toHaveLength(1);
   });
 
-  test('are independent when they belong to different workspaces', async () => {
-    const { post, arrivals } = await start(() => ({}), '', { workspaces: { acme: '', beta: '' } });
-    await Promise.all(['acme', 'beta'].map((workspace) => post(keyed('k'), { workspace })));
-    expect(arrivals).toHaveLength(2);
-  });
-
   test('go on when the first client leaves: another one that waits gets the response', async () => {
     const { post, arrived, joined, respond, arrivals } = await start(heldBack);
     const leaving = new AbortController();
@@ -287,12 +281,6 @@ describe('a client that leaves a call that has been sent', () => {
     const api = await start(({ response }) => void response.write('x'.repeat(5_000)), '', { sections });
     await leaveAmidResponse(api, attempt(0));
     await until(() => api.arrivals[0]?.isCut === true);
-  });
-
-  test('and whose repeat nobody expects ends it', async () => {
-    const { leave, arrivals } = await start(heldBack);
-    await leave({});
-    await until(() => arrivals[0]?.isCut === true);
   });
 
   test('while it waits gets its position back with the repeat', async () => {

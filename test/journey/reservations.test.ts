@@ -94,13 +94,6 @@ describe('a call that is refused by its bucket', () => {
     expect(await call('d', { prefer: 'wait=0', ticket })).toMatchObject({ status: 429, ticket: null });
     await waiting;
   });
-
-  test('holds others up for as long as it is kept, and lets them go then', async () => {
-    const { waitMs } = await call('a', reserve);
-    const toldAt = api.clock.monotonic() + waitMs;
-    expect((await call('x', { prefer: 'wait=300' })).status).toBe(200);
-    expect(api.arrivals[6]?.at).toBeGreaterThan(toldAt);
-  });
 });
 
 test('a ticket of another workspace is a new call’s, and nobody learns of it', async () => {

@@ -34,7 +34,7 @@ export interface Answer {
 }
 
 /** Says what a call is answered; with nothing, the test answers by `response`. */
-export type Script = (arrival: Arrival) => Answer | void;
+export type Script = (arrival: Arrival) => Answer | void | Promise<void>;
 
 export interface ScriptedOptions extends Pick<GatewayOptions, 'workspaces' | 'server'> {
   readonly clock?: Clock;
@@ -61,7 +61,7 @@ export async function scripted(script: Script = () => ({}), options: ScriptedOpt
       arrivals.push(arrival);
       response.on('close', () => (arrival.isCut = !response.writableFinished));
       const answer = script(arrival);
-      if (answer === undefined) return;
+      if (answer === undefined || answer instanceof Promise) return;
       const { status = 200, headers: fields = {}, body: said = {}, tookMs = 0 } = answer;
       arrival.status = status;
       const reply = (): void =>

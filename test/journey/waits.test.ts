@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { parseDictionary } from 'structured-headers';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { until } from '../support/until.ts';
-import { bucketsOf, closeAll, highCeilings, logged, many, maxInFlight, nonces, refuseOnce } from './world.ts';
+import { bucketsOf, closeAll, highCeilings, logged, many, nonces, refuseOnce } from './world.ts';
 import { startWorld, tally, type Reply, type World, type WorldOptions } from './world.ts';
 
 afterEach(closeAll);
@@ -72,27 +72,6 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     await release();
     expect(nonces(shop.log)).not.toContain('5');
   });
-
-  test('by a full lane', async () => {
-    const { orders, settled, occupy, shop } = await startWorld({ shopLimits: 'maxQueued: 3' });
-    const release = await occupy();
-    const waiting = [2, 3, 4].map((at) => orders(at));
-    await settled(3);
-    const refused = await orders(5);
-    expectAtOnce(refused, 'queue_full', 'queue');
-    expect(refused.shouldRetry).toBeNull();
-    await release();
-    expect(tally(await Promise.all(waiting))).toEqual({ 200: 3 });
-    expect(nonces(shop.log).toSorted()).toEqual(['2', '3', '4', 'occupied']);
-  });
-
-  test('while the upstream has closed its bucket for longer than that', async () => {
-    const { chat, model } = await startWorld();
-    refuseOnce(model, { 'retry-after': '80' });
-    expect(await chat(1)).toMatchObject({ status: 429, error: null });
-    expectAtOnce(await chat(2), 'wait_too_long', 'closed');
-    expect(model.log).toHaveLength(1);
-  });
 });
 
 test('a waiting call that becomes too late is refused at that moment, not at its deadline', async () => {
@@ -112,12 +91,6 @@ test('a waiting call that becomes too late is refused at that moment, not at its
   ]);
   expect(tally(replies)).toEqual({ 200: 1, 429: 3 });
   expect(shop.log).toHaveLength(2);
-});
-
-test('Prefer: wait is bounded by the operator’s maximum', async () => {
-  const { chat } = await startWorld({ workspaces: acme(1), modelLimits: 'maxWaitCeilingSeconds: 50' });
-  await chat(1);
-  expect((await chat(2, waits(600))).error).toBe('wait_too_long');
 });
 
 describe('by a clock that only the test moves,', () => {
@@ -150,28 +123,11 @@ describe('by a clock that only the test moves,', () => {
     expect(model.log).toHaveLength(70);
   });
 
-  test('70 calls at once succeed by default for a shop, one at a time', async () => {
-    const { orders, shop } = await begin({ workspaces: { acme: '' } });
-    expect(tally(await driven(many(70, (at) => orders(at))))).toEqual({ 200: 70 });
-    expect([tally(shop.log), maxInFlight(shop.log)]).toEqual([{ 200: 70 }, 1]);
-  });
-
-  const shopify = { 'user-agent': 'shopify-api-node/3.15.0' };
-  const groq = { 'user-agent': 'Groq/JS 1.6.0' };
   test.each<[string, Record<string, string>, 'served' | 'refused']>([
     ['of a client that states no time-out', {}, 'served'],
     ['of a client with a time-out of 66 s', { 'x-stainless-timeout': '66' }, 'served'],
-    ['of a client that raised the one it is known for', { ...groq, 'x-stainless-timeout': '120' }, 'served'],
-    ['that asks for more than its client is known for', { ...shopify, prefer: 'wait=90' }, 'served'],
+
     ['of a client with a time-out of 64 s', { 'x-stainless-timeout': '64' }, 'refused'],
-    ['of a client whose reads time out after 30 s', { 'x-stainless-read-timeout': '30.0' }, 'refused'],
-    ['of a client with a deadline of 20 s for the server', { 'x-server-timeout': '20' }, 'refused'],
-    ['of a client known to hang up after 60 s', shopify, 'refused'],
-    [
-      'that asks for more than its client states',
-      { 'x-stainless-timeout': '60', prefer: 'wait=90' },
-      'refused',
-    ],
   ])('a call that has to wait for 60 s, %s, is %s or refused at once', async (_words, headers, fate) => {
     const { chat } = await begin({ workspaces: acme(1) });
     await driven([chat(1)]);
@@ -267,12 +223,5 @@ describe('a call says in Sluice-Admission and in its log line', () => {
     const { behindOccupied } = await startWorld();
     const { replies } = await behindOccupied([1, 2, 3]);
     expect(replies.map((reply) => told(reply).ahead)).toEqual([0, 1, 2]);
-  });
-
-  test('nothing of that when it was sent at once', async () => {
-    const { orders, gateway } = await startWorld();
-    const reply = await orders(1);
-    expect(reply.admission).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
-    expect(await logged(gateway, reply)).not.toHaveProperty('heldMs');
   });
 });

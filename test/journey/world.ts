@@ -292,8 +292,11 @@ function parsed(text: string): unknown {
   }
 }
 
-/** The sum of the series of `/metrics` that begin so. */
+/** The sum of the series of this metric, or of those that begin so. */
 export async function metric(gateway: Pick<TestGateway, 'adminUrl'>, series: string): Promise<number> {
-  const lines = (await adminText(gateway, '/metrics')).split('\n').filter((line) => line.startsWith(series));
-  return sum(lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1))));
+  const lines = (await adminText(gateway, '/metrics')).split('\n');
+  const found = lines.filter(
+    (line) => line.startsWith(series) && !/^\w\w/.test(line.slice(series.length - 1)),
+  );
+  return sum(found.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1))));
 }

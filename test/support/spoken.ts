@@ -2,8 +2,6 @@
 import { expect } from '@jest/globals';
 import { stringify } from 'yaml';
 import { createKey } from '../../src/cli/keys.ts';
-import type { Clock } from '../../src/clock.ts';
-import type { Service } from '../../src/service.ts';
 import { type DialectOptions, DialectSimulator } from '../../simulators/dialect.ts';
 import { serviceOf } from './gateway.ts';
 
@@ -12,34 +10,19 @@ export interface SpokenUpstream extends Omit<DialectOptions, 'clock'> {
   readonly described?: unknown;
 }
 
-export interface SpokenReplicas {
-  /** For the gateways and the simulators. */
-  readonly clock?: Clock;
-  readonly replicas?: number;
-  /** URL of Redis; left out, the limiter is embedded. */
-  readonly redis?: string;
-}
-
 export type SpokenFleet = Awaited<ReturnType<typeof spokenFleet>>;
-export type SpokenOptions = SpokenUpstream & SpokenReplicas;
-export type SpokenWorld = Awaited<ReturnType<typeof spokenWorld>>;
 
 /** One upstream, called `api`. */
-export async function spokenWorld(options: SpokenOptions) {
-  const { clock: _clock, replicas: _replicas, redis: _redis, ...upstream } = options;
-  const { services, logs, upstream: named, close } = await spokenFleet({ api: upstream }, options);
-  return { services, logs, close, ...named('api') };
+export async function spokenWorld(upstream: SpokenUpstream) {
+  const { service, upstream: named, close } = await spokenFleet({ api: upstream });
+  return { service, close, ...named('api') };
 }
 
-export async function spokenFleet(
-  upstreams: Readonly<Record<string, SpokenUpstream>>,
-  { clock, replicas = 1, redis }: SpokenReplicas,
-) {
-  const clocks = clock === undefined ? {} : { clock };
+export async function spokenFleet(upstreams: Readonly<Record<string, SpokenUpstream>>) {
   const simulators = new Map<string, DialectSimulator>();
   const written: Record<string, unknown> = {};
   for (const [name, { described, ...simulated }] of Object.entries(upstreams)) {
-    const simulator = new DialectSimulator({ ...simulated, ...clocks });
+    const simulator = new DialectSimulator(simulated);
     simulators.set(name, simulator);
     written[name] = {
       origins: [(await simulator.listen()).url],
@@ -53,24 +36,21 @@ export async function spokenFleet(
   const yaml = stringify({
     server: { host: '127.0.0.1', adminHost: '127.0.0.1', port: 0, adminPort: 0, drainDelaySeconds: 0 },
     privacy: { labelKey: 'a label key for tests only' },
-    ...(redis === undefined ? {} : { redis: { url: redis, commandTimeoutMs: 2000 } }),
     upstreams: written,
     workspaces: { acme: { keys: [hash] } },
   });
   const logs: string[] = [];
-  const services: Service[] = [];
-  for (let replica = 0; replica < replicas; replica++) services.push(await serviceOf(yaml, logs, clocks));
+  const service = await serviceOf(yaml, logs);
   return {
-    services,
-    logs,
-    /** One upstream behind all replicas. */
+    service,
+    /** One upstream behind the gateway. */
     upstream: (name: string) => {
       const simulator = simulators.get(name);
       if (simulator === undefined) throw new Error(`no upstream ${name}`);
-      return spoken(simulator, `/via/${name}`, services, key);
+      return spoken(simulator, `http://127.0.0.1:${service.dataAddress.port}/via/${name}`, key);
     },
     async close() {
-      await Promise.all(services.map((service) => service.close()));
+      await service.close();
       for (const simulator of simulators.values()) {
         await simulator.close();
         expect(simulator.failures).toEqual([]);
@@ -80,25 +60,15 @@ export async function spokenFleet(
   };
 }
 
-function spoken(simulator: DialectSimulator, prefix: string, services: readonly Service[], key: string) {
-  let next = 0;
-  /** One call, of the n-th replica in turn. */
+function spoken(simulator: DialectSimulator, url: string, key: string) {
   const call = async (path = '/v1/things', headers: Readonly<Record<string, string>> = {}) => {
-    const port = services[next++ % services.length]?.dataAddress.port ?? 0;
-    const response = await fetch(`http://127.0.0.1:${port}${prefix}${path}`, {
-      headers: { 'sluice-key': key, ...headers },
-    });
+    const response = await fetch(url + path, { headers: { 'sluice-key': key, ...headers } });
     return { status: response.status, headers: response.headers, text: await response.text() };
   };
-  /** So many calls at once. */
-  const calls = (count: number, path?: string) =>
-    Promise.all(Array.from({ length: count }, () => call(path)));
-  return {
-    simulator,
-    call,
-    calls,
-    burst: async (count: number, path?: string) => (await calls(count, path)).map(({ status }) => status),
-    /** Calls that the upstream refused for want of quota. */
-    throttles: () => simulator.log.filter(({ kind }) => kind === 'throttled').length,
-  };
+  /** So many calls at once; their statuses. */
+  const burst = async (count: number): Promise<readonly number[]> =>
+    (await Promise.all(Array.from({ length: count }, () => call()))).map(({ status }) => status);
+  /** Calls that the upstream refused for want of quota. */
+  const throttles = (): number => simulator.log.filter(({ kind }) => kind === 'throttled').length;
+  return { simulator, call, burst, throttles };
 }
