@@ -71,14 +71,6 @@ describe.each([
   });
 });
 
-test('admin-api-client with retries: 3 repeats a refusal within milliseconds, and only the first attempt reaches the upstream', async () => {
-  const body = { errors: 'Exceeded 2 calls per second for api client.' };
-  world.shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '80.0' }, body, times: 9 });
-  const response = await createAdminRestApiClient(options(via)).get('orders', { retries: 3 });
-  expect([response.status, response.headers.get('sluice-error')]).toEqual([429, 'wait_too_long']);
-  expect(world.shop.log).toHaveLength(1);
-});
-
 describe('shopify-api-node', () => {
   test('lists, follows the next page through Sluice, creates, and reads the call limit', async () => {
     const client = shopifyApiNode();

@@ -69,9 +69,7 @@ test('agent-loop.mjs calls its tool, passes the result to the model, and does no
   };
   const behind = await start('kind: language-model, credential: Bearer x', respond, { name: 'openai' });
   expect(await run(behind, process.execPath, [example('agent-loop.mjs')])).toBe('Four lamps.\n');
-  const seen = behind.log.map(
-    ({ body }) => JSON.parse(body.toString()) as { messages: { content: string }[] },
-  );
+  const seen = behind.log.map(({ body }) => JSON.parse(body) as { messages: { content: string }[] });
   expect(seen.map(({ messages }) => messages.length)).toEqual([1, 3, 3]);
   expect(seen[2]?.messages[2]?.content).toBe('{"product":"lamp","units":4}');
 });

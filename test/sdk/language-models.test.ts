@@ -3,7 +3,7 @@ import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { embed, generateText, streamText } from 'ai';
-import OpenAI, { AzureOpenAI, toFile } from 'openai';
+import OpenAI, { toFile } from 'openai';
 import {
   highCeilings,
   insideRetryAfter,
@@ -12,7 +12,6 @@ import {
   type World,
   type WorldOptions,
 } from '../journey/world.ts';
-import { fastClock } from '../support/fast-clock.ts';
 import { throughProxy } from './through-proxy.ts';
 import { upstreams } from './upstream.ts';
 
@@ -133,17 +132,6 @@ describe('openai with its default retries', () => {
     await expect(refused).rejects.toMatchObject(told);
     expect(model.log).toHaveLength(1);
   });
-
-  test('gets an error inside a stream as an error', async () => {
-    const { model, via } = await begin();
-    model.fault({ kind: 'stream-error', afterChunks: 3 });
-    const stream = await new OpenAI(via()).chat.completions.create({ ...chat, stream: true });
-    const read = async (): Promise<void> => {
-      for await (const chunk of stream) expect(chunk.object).toBe('chat.completion.chunk');
-    };
-    await expect(read()).rejects.toThrow();
-    expect(model.log).toHaveLength(1);
-  });
 });
 
 const start = upstreams();
@@ -173,52 +161,4 @@ test('@anthropic-ai/sdk sees neither a 429 nor an overload that passes', async (
   expect((await held).stop_reason).toBe('max_tokens');
   const counts = model.log.map(({ headers }) => headers?.['x-stainless-retry-count']);
   expect(counts).toEqual(Array(4).fill('0'));
-});
-
-test('the Azure client waits for the renewal of its tokens, where a refusal says to come back at once', async () => {
-  const { model, via } = await begin({
-    ...header('api-key'),
-    clock: fastClock(60),
-    model: { dialect: 'azure', models: { dep: { rpm: 60, tpm: 5_000 } } },
-  });
-  const fields = {
-    'retry-after': '1',
-    'retry-after-ms': '0',
-    'x-ratelimit-limit-tokens': '5000',
-    'x-ratelimit-remaining-tokens': '0',
-    'x-ratelimit-reset-tokens': '0',
-    'x-ratelimit-renewalperiod-tokens': '60',
-  };
-  const text = 'Requests have exceeded token rate limit of your tier.';
-  model.fault(refusal(fields, { error: { code: '429', message: text } }));
-  const reach = via('/openai/deployments/dep');
-  const client = new AzureOpenAI({ ...reach, apiVersion: '2024-10-21', maxRetries: 0 });
-  const { choices } = await client.chat.completions.create({ model: 'dep', max_tokens: 4, messages });
-  expect(choices).toHaveLength(1);
-  expect(tally(model.log)).toEqual({ 429: 1, 200: 1 });
-  const [refused, sent] = model.log;
-  expect((sent?.arrivedT ?? 0) - (refused?.t ?? 0)).toBeGreaterThanOrEqual(59_000);
-});
-
-describe('the Vercel AI SDK', () => {
-  test('is refused where it allows a shorter wait only, and its own attempts do not reach the upstream', async () => {
-    const { model: simulator, via } = await begin();
-    simulator.fault(refusal({ 'retry-after': '61' }));
-    const headers = { prefer: 'wait=5' };
-    const call = { model: createOpenAI(via()).chat('gpt-4o'), prompt: 'Where to?', headers, maxRetries: 1 };
-    await expect(generateText(call)).rejects.toMatchObject({ lastError: { statusCode: 429 } });
-    expect(tally(simulator.log)).toEqual({ 429: 1 });
-  });
-
-  test('gets an upstream’s permanent refusal unchanged', async () => {
-    const { model: simulator, via } = await begin();
-    simulator.configure({ quotaState: { 'org-sim': 'insufficient_quota' } });
-    // This client repeats even what can never succeed, whatever the response says; an option keeps it from that.
-    const call = { model: createOpenAI(via()).chat('gpt-4o'), prompt: 'a', maxRetries: 0 };
-    await expect(generateText(call)).rejects.toMatchObject({
-      statusCode: 429,
-      responseHeaders: { 'x-should-retry': 'false' },
-      responseBody: expect.stringContaining('insufficient_quota'),
-    });
-  });
 });

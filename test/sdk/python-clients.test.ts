@@ -1,11 +1,10 @@
-/** Python clients that ask for more than most: PyGithub follows addresses that it finds in bodies, httpx offers zstd by itself. */
+/** A Python client that asks for more than most: PyGithub follows addresses that it finds in bodies. */
 import { fileURLToPath } from 'node:url';
-import { zstdCompressSync } from 'node:zlib';
 import { expect } from '@jest/globals';
 import { pythonWith } from '../support/clients.ts';
 import { run, upstreams, type Answer } from './upstream.ts';
 
-const python = pythonWith('PyGithub==2.10.0', 'httpx[zstd]==0.28.1');
+const python = pythonWith('PyGithub==2.10.0');
 const start = upstreams();
 
 python.test(`PyGithub lists pages and loads what they name, all through Sluice${python.why}`, async () => {
@@ -36,28 +35,4 @@ python.test(`PyGithub lists pages and loads what they name, all through Sluice${
     new Set(['Bearer ghp_secret']),
   );
   expect(behind.log.filter(({ line }) => isIssues(line))).toHaveLength(3);
-});
-
-python.test(`httpx sees nothing of a refusal that came in zstd${python.why}`, async () => {
-  const throttleStatus = { maximumAvailable: 2_000, currentlyAvailable: 1_990, restoreRate: 1_000 };
-  const cost = { requestedQueryCost: 12, actualQueryCost: null, throttleStatus };
-  const errors = [{ message: 'Throttled', extensions: { code: 'THROTTLED' } }];
-  const settings = 'kind: commerce, credential: { header: x-shopify-access-token, value: shpat_secret }';
-  const behind = await start(settings, (_received, n) => {
-    const body = n === 1 ? { errors, extensions: { cost } } : { data: { shop: { name: 'acme' } } };
-    return [200, zstdCompressSync(JSON.stringify(body)), { 'content-encoding': 'zstd' }];
-  });
-  const program = `
-import httpx, os
-answer = httpx.post(
-    os.environ["SLUICE_URL"] + "/via/api/admin/api/2026-10/graphql.json",
-    json={"query": "query { shop { name } }"},
-    headers={"Authorization": "Bearer " + os.environ["SLUICE_KEY"]},
-    timeout=60,
-)
-print(answer.json()["data"]["shop"]["name"], answer.headers["content-encoding"], answer.headers["sluice-admission"])
-`;
-  expect(await run(behind, python.program, ['-c', program])).toMatch(/^acme zstd .*\babsorbed=1\b/);
-  const offered = behind.log.map(({ fields }) => fields['accept-encoding']);
-  expect(offered).toEqual([expect.stringContaining('zstd'), expect.stringContaining('zstd')]);
 });

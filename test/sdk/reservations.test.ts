@@ -1,6 +1,5 @@
 /** Clients that come back for their positions: the examples as processes of their own, and what an SDK does by itself. */
 import { fileURLToPath } from 'node:url';
-import Anthropic from '@anthropic-ai/sdk';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
 import { highCeilings, startWorld, tally, type World } from '../journey/world.ts';
@@ -99,40 +98,6 @@ describe('an SDK that repeats its call when it is told to needs no ticket, and g
     expect(new Set(tickets)).toEqual(new Set([null]));
     expect(tally(await Promise.all([...before, after]))).toEqual({ 200: 3 });
     expect(world.model.log.slice(-2).map(({ nonce }) => nonce)).toEqual(['client', 'after the client']);
-  });
-
-  test('@anthropic-ai/sdk', async () => {
-    await messagesAPI(60);
-    const left: string[] = [];
-    const counts: (string | null)[] = [];
-    const client = new Anthropic({
-      apiKey: apiKey(),
-      baseURL: `${world.gateway.url}/via/openai`,
-      maxRetries,
-      fetch: async (url, init) => {
-        const headers = new Headers(init?.headers);
-        if (headers.get('prefer') !== null) counts.push(headers.get('x-stainless-retry-count'));
-        return fetch(url, init);
-      },
-    });
-    const send = async (name: string, headers = {}): Promise<void> => {
-      const messages = [{ role: 'user' as const, content: name }];
-      await client.messages.create({ model: 'claude-sonnet-5', max_tokens: 4, messages }, { headers });
-      left.push(name);
-    };
-    const sendAll = (count: number, name: string) =>
-      Promise.all(Array.from({ length: count }, (_, n) => send(`${name} ${n}`)));
-    await sendAll(60, 'before');
-    const early = sendAll(4, 'early');
-    await world.settled(4);
-    const reserving = send('reserving', { prefer: 'reserve, wait=0' });
-    await until(() => refusals() > 0);
-    await Promise.all([early, reserving, sendAll(4, 'late')]);
-    expect(counts.slice(0, 2)).toEqual(['0', '1']);
-    // Two calls that leave a moment apart may be answered in either order.
-    const behind = left.slice(left.indexOf('reserving')).filter((name) => name.startsWith('late'));
-    expect(behind.length).toBeGreaterThan(2);
-    expect(world.model.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
   });
 });
 

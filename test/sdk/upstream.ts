@@ -1,19 +1,19 @@
 /** An upstream that responds as a test says, behind a gateway; and clients that are programs of their own. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { buffer } from 'node:stream/consumers';
+import type { IncomingHttpHeaders } from 'node:http';
 import { promisify } from 'node:util';
 import { afterEach } from '@jest/globals';
-import { systemClock, type Clock } from '../../src/clock.ts';
-import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { systemClock } from '../../src/clock.ts';
+import { scripted } from '../journey/scripted.ts';
+import { closeAll } from '../journey/world.ts';
+import type { TestGateway } from '../support/gateway.ts';
 
 export interface Received {
   /** `POST /v1/refunds?x=1`. */
   readonly line: string;
   readonly fields: IncomingHttpHeaders;
-  readonly body: Buffer;
+  readonly body: string;
   /** Of the upstream itself. */
   readonly origin: string;
 }
@@ -21,49 +21,22 @@ export interface Received {
 export type Answer = readonly [status: number, body: unknown, fields?: Readonly<Record<string, string>>];
 /** Of the n-th call, from 1. */
 export type Respond = (received: Received, n: number) => Answer | Promise<Answer>;
+export type Behind = Awaited<ReturnType<ReturnType<typeof upstreams>>>;
 
-export interface Behind {
-  readonly gateway: TestGateway;
-  readonly origin: string;
-  /** Where the upstream's own paths follow. */
-  readonly url: string;
-  readonly apiKey: string;
-  readonly log: readonly Received[];
-}
-
-/** Starts upstreams; after each test they and their gateways are closed. */
-export function upstreams(): (
-  settings: string,
-  respond: Respond,
-  more?: { readonly clock?: Clock; readonly name?: string },
-) => Promise<Behind> {
-  const opened: { readonly gateway: TestGateway; readonly server: Server }[] = [];
-  afterEach(async () => {
-    for (const { gateway, server } of opened.splice(0)) {
-      await gateway.close();
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
-    }
-  });
-  return async (settings, respond, { clock = systemClock, name = 'api' } = {}) => {
+/** Starts upstreams; after each test they and their gateways are closed. `url` is where the upstream's own paths follow. */
+export function upstreams() {
+  afterEach(closeAll);
+  return async (settings: string, respond: Respond, { clock = systemClock, name = 'api' } = {}) => {
     const log: Received[] = [];
-    let origin = '';
-    const server = createServer((request, response) => {
-      const { method, url, headers: fields } = request;
-      void buffer(request).then(async (body) => {
-        const received = { line: `${method} ${url}`, fields, body, origin };
-        const [status, answer, more] = await respond(received, log.push(received));
+    const { gateway, origin } = await scripted(
+      async ({ method, path, headers: fields, body, response }) => {
+        const received = { line: `${method} ${path}`, fields, body, origin: `http://${fields.host ?? ''}` };
+        const [status, said, more] = await respond(received, log.push(received));
         response.writeHead(status, { 'content-type': 'application/json', ...more });
-        response.end(typeof answer === 'string' || Buffer.isBuffer(answer) ? answer : JSON.stringify(answer));
-      });
-    });
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-    const gateway = await startGateway({
-      upstreams: `  ${name}: { origins: ["${origin}"], allowPrivateAddresses: true, ${settings} }`,
-      clock,
-    });
-    opened.push({ gateway, server });
+        response.end(typeof said === 'string' || Buffer.isBuffer(said) ? said : JSON.stringify(said));
+      },
+      { clock, upstreams: { [name]: settings } },
+    );
     return { gateway, origin, url: `${gateway.url}/via/${name}`, apiKey: gateway.keys['acme'] ?? '', log };
   };
 }
