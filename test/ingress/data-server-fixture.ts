@@ -2,6 +2,7 @@
 import { afterEach } from '@jest/globals';
 import type { Call, Outcome } from '../../src/call.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
 import type { ServerSettings } from '../../src/config/settings.ts';
 import type { RefusalCode } from '../../src/errors.ts';
 import { DataServer } from '../../src/ingress/data-server.ts';
@@ -9,25 +10,21 @@ import type { DataServerOptions } from '../../src/ingress/read-call.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import type { RawClient } from '../support/raw-client.ts';
 
+const { server: usual } = parseSettings(
+  "upstreams: { api: { origins: ['https://api.example'] } }\nworkspaces: { acme: { keys: [] } }",
+  { path: 'test.yaml', env: {} },
+);
 export const serverSettings: ServerSettings = {
+  ...usual,
   host: '127.0.0.1',
   port: 0,
-  adminHost: '127.0.0.1',
   adminPort: 0,
-  adminNames: [],
-  adminToken: null,
   maxBodyBytes: 10_000,
   maxReplayBytes: 1_000,
   maxHeldBytes: 25_000,
   maxConnections: 1_000,
-  maxCallsPerConnection: 100,
   maxOpenCalls: 1_000,
   maxEventLoopDelayMs: 100,
-  maxMemoryRatio: 0.85,
-  drainSeconds: 25,
-  drainDelaySeconds: 5,
-  keepAliveSeconds: 75,
-  publicHosts: [],
 };
 
 /** An outcome with nothing special about it. */
@@ -43,15 +40,7 @@ export const outcomeOf = (more: Partial<Outcome> = {}): Outcome => ({
   ...more,
 });
 
-export interface Fixture {
-  readonly data: DataServer;
-  readonly port: number;
-  /** Calls that reached the journey. */
-  readonly calls: Call[];
-  readonly bugs: unknown[];
-  readonly requestRefusals: RefusalCode[];
-  readonly client: () => Promise<RawClient>;
-}
+export type Fixture = Awaited<ReturnType<typeof startDataServer>>;
 
 const cleanups: (() => Promise<void>)[] = [];
 
@@ -63,7 +52,8 @@ afterEach(async () => {
 export async function startDataServer(
   handle: (call: Call) => Promise<Outcome> = () => Promise.resolve(outcomeOf()),
   more: Partial<DataServerOptions> = {},
-): Promise<Fixture> {
+) {
+  /** Calls that reached the journey. */
   const calls: Call[] = [];
   const bugs: unknown[] = [];
   const requestRefusals: RefusalCode[] = [];
@@ -115,7 +105,3 @@ export async function settled(condition: () => boolean): Promise<void> {
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
-
-/** A promise to be settled from outside. */
-export type Later<T> = PromiseWithResolvers<T>;
-export const later = <T>(): Later<T> => Promise.withResolvers<T>();

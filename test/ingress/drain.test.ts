@@ -4,7 +4,7 @@ import { describe, expect, test } from '@jest/globals';
 import { PassThrough } from 'node:stream';
 import type { Call, Outcome } from '../../src/call.ts';
 import { manualClock } from '../support/manual-clock.ts';
-import { later, outcomeOf, settled, startDataServer } from './data-server-fixture.ts';
+import { outcomeOf, settled, startDataServer } from './data-server-fixture.ts';
 
 const get = (n: number): string => `GET /proxy?${n} HTTP/1.1\r\nHost: a\r\n\r\n`;
 
@@ -43,7 +43,7 @@ describe('a drain', () => {
   });
 
   test('lets waiting calls and streams end, and ends then', async () => {
-    const hold = later<void>();
+    const hold = Promise.withResolvers<void>();
     const body = new PassThrough();
     const { client, data, calls, advance } = await start(async ({ rawUrl }) => {
       if (rawUrl.endsWith('1')) return outcomeOf({ body });
@@ -71,7 +71,7 @@ describe('a drain', () => {
   });
 
   test('does not end a connection before the pipelined calls on it have ended', async () => {
-    const holds = [later<void>(), later<void>()];
+    const holds = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const { client, data, calls, advance } = await start(async ({ rawUrl }) => {
       await holds[Number(rawUrl.at(-1))]?.promise;
       return outcomeOf();

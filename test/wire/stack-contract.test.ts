@@ -4,7 +4,7 @@ import { fastClock } from '../support/fast-clock.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
 import { until } from '../support/until.ts';
-import { stacks } from './stack-fixture.ts';
+import { receivedBy, requestLines, stacks } from './stack-fixture.ts';
 
 const opened = stacks({ timeouts: '{ headSeconds: 20 }' });
 
@@ -54,4 +54,25 @@ test('a silent event stream gets comments between its events and within none, if
   allowed += 1;
   await reading;
   expect(text.replaceAll(': waiting\n\n', '')).toBe('data: 1\n\ndata: 2\n\n');
+});
+
+test('a redirect to a metadata address is passed back and not followed', async () => {
+  const location = 'http://169.254.169.254/latest/meta-data/';
+  const stack = await opened(
+    answering(bytes(`HTTP/1.1 302 Found|Location: ${location}|Content-Length: 0||`)),
+  );
+  for (const path of [stack.proxy('/a'), '/via/up/a']) {
+    const { responses } = await stack.exchange(stack.head('GET', path));
+    expect(responses.map(({ status, field }) => [status, field('location')])).toEqual([[302, location]]);
+  }
+  expect(requestLines(receivedBy(stack))).toHaveLength(2);
+});
+
+test('path and query arrive byte for byte', async () => {
+  const stack = await opened();
+  const odd = "/a;b?a=$&b=$'&c=$`$& /%2f%2F+?q=a+b%20c&&= //x// /a%00'()*!~|^`{} /? /%61/..a/.../".split(' ');
+  for (const path of odd)
+    for (const form of [stack.proxy(path), `/via/up${path}`]) await stack.exchange(stack.head('GET', form));
+  const lines = odd.map((path) => `GET ${path} HTTP/1.1`);
+  expect(requestLines(receivedBy(stack))).toEqual(lines.flatMap((line) => [line, line]));
 });

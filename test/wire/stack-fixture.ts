@@ -3,24 +3,16 @@
  * held to: no fault of ours in the log, and nothing left behind in admission or memory.
  */
 import { afterEach, expect } from '@jest/globals';
-import { startGateway } from '../support/gateway.ts';
-import type { GatewayOptions } from '../support/gateway.ts';
+import { bucketsOf, metric } from '../journey/world.ts';
+import { startGateway, type GatewayOptions } from '../support/gateway.ts';
 import { connectRaw, readResponses } from '../support/raw-client.ts';
-import type { RawResponse } from '../support/raw-client.ts';
-import { answering, rawUpstream } from '../support/raw-upstream.ts';
-import type { Script } from '../support/raw-upstream.ts';
+import { answering, rawUpstream, type Script } from '../support/raw-upstream.ts';
 import { ok } from '../support/scripts.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
 
 /** What came back on one connection. */
-export interface Ended {
-  readonly responses: readonly RawResponse[];
-  /** Bytes behind the last whole response: of a body that was cut. */
-  readonly rest: Buffer;
-  /** True when the connection was over, false when it stayed open behind a whole response. */
-  readonly closed: boolean;
-}
+export type Ended = Awaited<ReturnType<typeof exchangeOn>>;
 
 export interface StackOptions extends Pick<GatewayOptions, 'server' | 'workspaces' | 'clock'> {
   readonly kind?: 'generic' | 'commerce' | 'language-model';
@@ -67,7 +59,7 @@ async function startStack(script: Script, options: StackOptions) {
     /** Sends one request on its own connection and waits until the connection is over or one response is whole. */
     exchange: (bytes: string, method = 'GET') => exchangeOn(port, bytes, method),
     /** Sum over all series of a metric. */
-    metric: async (name: string) => sumOf(await metricsPage(gateway.adminUrl), name),
+    metric: (name: string) => metric(gateway, name),
     async close() {
       await gateway.close();
       await upstream.close();
@@ -101,7 +93,7 @@ export async function expectClean(stack: Stack): Promise<void> {
   expect(await stack.metric('sluice_dispatched_after_client_gone_total')).toBe(0);
 }
 
-async function exchangeOn(port: number, bytes: string, method: string): Promise<Ended> {
+async function exchangeOn(port: number, bytes: string, method: string) {
   const client = await connectRaw(port);
   await client.send(Buffer.from(bytes, 'latin1'));
   const whole = (): boolean =>
@@ -116,36 +108,27 @@ async function exchangeOn(port: number, bytes: string, method: string): Promise<
   const closed = over || client.socket.destroyed;
   const { responses, rest } = readResponses(client.received(), [method], closed);
   client.socket.destroy();
-  return { responses, rest, closed };
+  return {
+    responses,
+    /** Bytes behind the last whole response: of a body that was cut. */
+    rest,
+    /** The connection was over; it stays open behind a whole response. */
+    closed,
+  };
 }
 
 /** One turn of the event loop, so that the other side sees what was written so far. */
 export const nextIteration = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
-export async function metricsPage(adminUrl: string, accept = 'text/plain'): Promise<string> {
-  const response = await fetch(`${adminUrl}/metrics`, { headers: { accept } });
-  return response.text();
-}
-
-/** Sum over all series of a metric. */
-export function sumOf(page: string, name: string): number {
-  let sum = 0;
-  for (const line of page.split('\n')) {
-    if (line.startsWith(`${name} `) || line.startsWith(`${name}{`)) sum += Number(line.split(' ').at(-1));
-  }
-  return sum;
-}
-
 /** Everything that admission or memory still holds, by name; empty when nothing is left behind. */
-async function held({ gateway }: Stack): Promise<Record<string, number>> {
-  const page = await metricsPage(gateway.adminUrl);
+async function held({ gateway, metric }: Stack): Promise<Record<string, number>> {
   const names = ['sluice_queue_depth', 'sluice_in_flight', 'sluice_queue_bytes', 'sluice_head_bytes'];
-  const counts = Object.fromEntries(names.map((name) => [name, sumOf(page, name)]));
-  for (const { snapshot } of gateway.service.gateway.parts.pressure.buckets()) {
-    counts['bucket waiting'] = (counts['bucket waiting'] ?? 0) + snapshot.waiting;
-    counts['leases'] = (counts['leases'] ?? 0) + snapshot.inFlight;
-  }
-  return Object.fromEntries(Object.entries(counts).filter(([, count]) => count !== 0));
+  const counts = await Promise.all(names.map(async (name) => [name, await metric(name)] as const));
+  const inBuckets = bucketsOf(gateway).flatMap(({ waiting, inFlight }) => [
+    ['bucket waiting', waiting] as const,
+    ['leases', inFlight] as const,
+  ]);
+  return Object.fromEntries([...counts, ...inBuckets].filter(([, count]) => count !== 0));
 }
 
 /**

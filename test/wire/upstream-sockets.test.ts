@@ -1,12 +1,12 @@
 /** Sockets are few, and shared: between workspaces, not between calls. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { SocketPermits } from '../../src/dispatch/socket-permits.ts';
-import { startWorld, type World } from '../journey/world.ts';
-import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
-import { ok } from '../support/scripts.ts';
+import { scripted } from '../journey/scripted.ts';
+import { closeAll, metric } from '../journey/world.ts';
 import { failure, patient, sendingWorlds } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
+afterEach(closeAll);
 const origin = 'http://upstream.test';
 
 /** Permits, and who began in which order. */
@@ -115,40 +115,22 @@ describe('a call that waits for a socket', () => {
   });
 });
 
-describe('the sockets of a whole gateway', () => {
-  let world: World;
-  let upstream: RawUpstream;
-  afterEach(async () => {
-    await world.close();
-    await upstream.close();
+test('the one socket of a whole gateway lets one call pass a hundred of another workspace', async () => {
+  const world = await scripted(({ path }) => (path === '/first' ? undefined : {}), {
+    workspaces: { busy: '', small: '' },
+    upstreams: { plain: 'credential: Bearer x, maxSockets: 1' },
   });
-
-  test('let one call pass a hundred of another workspace', async () => {
-    const paths: string[] = [];
-    const { promise: allHaveCome, resolve: respond } = Promise.withResolvers<void>();
-    upstream = await rawUpstream(async ({ requests, send, socket }) => {
-      for (let count = 1; !socket.destroyed; count += 1) {
-        paths.push((await requests(count)).match(/(?<=GET )\S+/g)?.at(-1) ?? '');
-        await allHaveCome;
-        send(ok);
-      }
-    });
-    world = await startWorld({
-      workspaces: { busy: '', small: '' },
-      upstreams: `  plain:\n    kind: generic\n    origins: ["${upstream.origin}"]\n    allowPrivateAddresses: true\n    credential: Bearer x\n    maxSockets: 1\n`,
-    });
-    const call = (workspace: string, path: string) => world.call(`/via/plain/${path}`, { workspace });
-    const inFlight = async (): Promise<number> => {
-      const page = await (await fetch(`${world.gateway.adminUrl}/metrics`)).text();
-      return Number(/^sluice_in_flight\{upstream="plain"\} (\d+)/m.exec(page)?.[1] ?? 0);
-    };
-    const calls = Array.from({ length: 100 }, (_, n) => call('busy', `busy${n}`));
-    await until(async () => (await inFlight()) === 100);
-    calls.push(call('small', 'small'));
-    await until(async () => (await inFlight()) === 101);
-    respond();
-    const replies = await Promise.all(calls);
-    expect(replies.every(({ status }) => status === 200)).toBe(true);
-    expect(paths.indexOf('/small')).toBeLessThanOrEqual(1);
-  });
+  const call = (workspace: string, path: string) => world.ask(`/via/plain/${path}`, { workspace });
+  const calls = [call('busy', 'first')];
+  await world.arrived(1);
+  const { response } = world.arrivals[0] ?? {};
+  const inFlight = (count: number) =>
+    until(async () => (await metric(world.gateway, 'sluice_in_flight{upstream="plain"}')) === count);
+  calls.push(...Array.from({ length: 99 }, (_, n) => call('busy', `busy${n}`)));
+  await inFlight(100);
+  calls.push(call('small', 'small'));
+  await inFlight(101);
+  response?.end();
+  expect((await Promise.all(calls)).map(({ status }) => status)).toEqual(Array(101).fill(200));
+  expect(world.arrivals.findIndex(({ path }) => path === '/small')).toBeLessThanOrEqual(1);
 });
