@@ -11,6 +11,7 @@ const long = [
   'test/cli/output.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
   'test/credentials/renewals-over-replicas.test.ts',
+  'test/journey/outside-traffic.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/epochs.test.ts',
