@@ -29,11 +29,15 @@ export type Service = Awaited<ReturnType<typeof startService>>;
 /** So long before the end of a drain the calls that still wait are answered, milliseconds. */
 const lastResponsesMs = 500;
 
+/** So often it is said that connections are refused, milliseconds. */
+const cutWarningEveryMs = 60_000;
+
 /** Builds everything and listens on both ports. */
 export async function startService(parts: ServiceParts) {
   const { settings, clock, random } = parts;
   const { server } = settings;
   let isDraining = false;
+  let silentUntil = -Infinity;
   const own = new OwnListeners();
   const observation = await startObservation(parts);
   const { activity, calls, page, recordings, telemetry } = observation;
@@ -53,7 +57,15 @@ export async function startService(parts: ServiceParts) {
     },
     credentialFields: () => gateway.runtime().credentialFields,
     onRequestRefused: (refused) => telemetry.requestRefused(refused),
-    onOverload: (bound) => telemetry.count('sluice_overload_total', { bound }),
+    onOverload(bound) {
+      telemetry.count('sluice_overload_total', { bound });
+      // Calls have their lines. A connection that is cut has none.
+      if (bound !== 'connections' || clock.monotonic() < silentUntil) return;
+      silentUntil = clock.monotonic() + cutWarningEveryMs;
+      telemetry.log.warn('connections of clients are refused or cut: add replicas, or raise the bound', {
+        bound,
+      });
+    },
     onShedding(bound) {
       if (bound === null) telemetry.log.info('new calls are let in again');
       else telemetry.log.warn('new calls are refused in part: the process is overloaded', { bound });

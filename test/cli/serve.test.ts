@@ -47,6 +47,7 @@ test('a process that may open few files says so, and refuses connections before 
   const metrics = `http://127.0.0.1:${found(/"adminPort":(\d+)/, printed)}/metrics`;
   const isRefused = /sluice_overload_total\{bound="connections"\} [1-9]/;
   await until(async () => isRefused.test(await (await fetch(metrics)).text()));
+  await serving.saying('connections of clients are refused or cut');
   for (const socket of sockets) socket.destroy();
 });
 
