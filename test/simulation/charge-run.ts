@@ -1,18 +1,16 @@
 /**
- * Runs clients with calls of known use against a provider that counts tokens, on virtual time. They are paced by the embedded limiter,
- * or by the stores of several replicas that share a Redis, each of which learns what its own calls are charged. Owns: the provider, a
- * counter that drains, and the clients. Does not own what is a good outcome.
+ * Runs clients with calls of known use against a provider that counts tokens: the policy of one bucket on virtual time, as in `metering/`, for
+ * one process, or for several replicas that share a store, each of which learns what its own calls are charged.
  */
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/model-call.policy.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
+import { leaseToken } from '../../src/ids.ts';
 import { lateThrottle } from '../../src/journey/attempts.ts';
-import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
-import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
-import { admission } from '../support/admission.ts';
-import { FakeClock } from '../support/fake-clock.ts';
-import { VirtualRedis } from '../support/virtual-redis.ts';
+import type { Settlement } from '../../src/limiter/limiter.ts';
+import { SeededRandom } from '../../simulators/seeded-random.ts';
+import { PacedBucket, type Fleet } from './metering/paced-run.ts';
 
 export interface Asked {
   readonly guess: TokenGuess;
@@ -82,30 +80,20 @@ function minMsOf({ limit, changes = [], outsiderShare = 0 }: Scene, units: numbe
   return at;
 }
 
-/** Longer than any scene. */
-const leaseMs = 1e9;
-const quietMs = 10_000;
+/** So many replicas with a way of a millisecond to their store. */
+const fleetOf = (replicas: number): Fleet => ({
+  replicas,
+  wayMs: [1, 1],
+  stallsAfterMs: [Infinity, Infinity],
+  stallMs: [0, 0],
+  jobMs: [0, 0],
+});
 
-async function fleetOf(replicas: number, onGrant: (grant: Grant) => void) {
-  const limiters: Limiter[] = [];
-  if (replicas === 1) {
-    const clock = new FakeClock();
-    limiters.push(createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} }, { leaseMs }));
-    return { clock, limiters, redis: null };
-  }
-  const redis = new VirtualRedis();
-  // No replica may pace on its own.
-  for (let n = 0; n < replicas; n += 1)
-    limiters.push((await redis.replica(`r${n}`, 'deny', onGrant)).limiter);
-  return { clock: redis.clock, limiters, redis };
-}
-
-export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
-  const onGrantOf = new Map<string, (grant: Grant) => void>();
-  const { clock, limiters, redis } = await fleetOf(replicas, (grant) => onGrantOf.get(grant.ticket)?.(grant));
-  const startMs = clock.monotonic();
-  const fleet = limiters.map((limiter) => ({ limiter, estimates: new TokenEstimates() }));
+export function run(scene: Scene, replicas = 1): Outcome {
   const { meter, changes = [], outsiderShare = 0, lateMs = () => 0 } = scene;
+  const fleet = replicas === 1 ? {} : { fleet: fleetOf(replicas) };
+  const bucket = new PacedBucket(fleet, new SeededRandom(1), 0);
+  const estimates = Array.from({ length: replicas }, () => new TokenEstimates());
   let { limit } = scene;
   const stateOf = (level: number): Feedback['meters'] =>
     scene.says?.(level, limit) ?? [
@@ -119,15 +107,14 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   const stated = (level: number): Feedback['meters'] => (scene.states === 'always' ? stateOf(level) : []);
   const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
   const refusedAt: number[] = [];
-  let passedOn = 0;
-  let sendings = 0;
-  let firstResponseAt = Infinity;
-  let refusedAtEntry = 0;
+  let [passedOn, sendings, refusedAtEntry, firstResponseAt] = [0, 0, 0, Infinity];
   let left = scene.clients.flat().length;
-  const drain = (now: number): void => {
-    upstream.level = Math.max(0, upstream.level - ((now - upstream.at) * limit) / windowMs);
-    upstream.at = now;
+  const drain = (): number => {
+    upstream.level = Math.max(0, upstream.level - ((bucket.now - upstream.at) * limit) / windowMs);
+    upstream.at = bucket.now;
+    return upstream.at;
   };
+  const later = (ms: number, act: () => void): void => bucket.at(bucket.now + ms, act);
   const waitMsOf = (units: number): number =>
     Math.ceil(((upstream.level + units - limit) * windowMs) / limit);
   const refusalOf = (units: number, waitMs: number): Feedback => ({
@@ -136,35 +123,24 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
     requestedTokens: units,
   });
   const send = (asked: Asked, client: number, at: number): void => {
-    const of = fleet[client % replicas];
-    if (of === undefined) throw new Error('no such replica');
-    const { limiter, estimates } = of;
+    const replica = client % replicas;
+    const known = estimates[replica] ?? new TokenEstimates();
     const named = { guess: asked.guess, lane: 'lane' };
-    const next = (): void => enter(client, at + 1);
-    const lessonOf = (feedback: Feedback, sentAt: number): Lesson => ({
-      feedback,
-      sentAgoMs: clock.monotonic() - sentAt,
-      headAgoMs: 0,
-    });
-    const answered = (grant: Grant, feedback: Feedback, sentAt: number, closeMs: number): void => {
-      const now = clock.monotonic();
-      const lesson = lessonOf(feedback, sentAt);
-      estimates.learn(named, feedback, null);
-      if (closeMs > 0) {
-        void limiter.settle(grant, { kind: 'throttled', closeMs, requeue: true, sleepMs: 0 }, lesson);
-        return;
-      }
-      firstResponseAt = Math.min(firstResponseAt, now);
-      // Replicas over Redis tick for ever.
-      if (left === 0 && redis !== null) clock.outside(clock.monotonic() + quietMs, () => clock.halt());
-      void limiter.settle(grant, { kind: 'succeeded', spent: spentOf(200, feedback, null) }, lesson);
-      next();
-    };
-    const onGrant = (grant: Grant): void => {
-      const sentAt = clock.monotonic();
-      clock.outside(sentAt + 2 + lateMs(), () => {
-        const now = clock.monotonic();
-        drain(now);
+    const granted = (token: string): void => {
+      const lease = leaseToken(token);
+      const sentAt = bucket.now;
+      const lessonOf = (feedback: Feedback) => ({ feedback, sentAt, headAt: bucket.now });
+      const settle = (settlement: Settlement, feedback: Feedback): void =>
+        bucket.tell(replica, { kind: 'settle', lease, settlement, lesson: lessonOf(feedback) });
+      const answered = (feedback: Feedback, closeMs: number): void => {
+        known.learn(named, feedback, null);
+        if (closeMs > 0) return settle({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 }, feedback);
+        firstResponseAt = Math.min(firstResponseAt, bucket.now);
+        settle({ kind: 'succeeded', spent: spentOf(200, feedback, null) }, feedback);
+        enter(client, at + 1);
+      };
+      later(2 + lateMs(), () => {
+        const now = drain();
         const { first, inAll } = scene.counts(asked, now);
         const waitMs = waitMsOf(first);
         if (waitMs > 0) {
@@ -172,77 +148,75 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
           const { part = 'before content', afterMs = 1, keeps = 0 } = scene.refusesIn ?? {};
           if (part === 'before content') {
             const refusal = refusalOf(first, waitMs);
-            clock.arrives(now + afterMs + lateMs(), () => answered(grant, refusal, sentAt, waitMs));
-            return;
+            return later(afterMs + lateMs(), () => answered(refusal, waitMs));
           }
           upstream.taken += keeps;
           upstream.level += keeps;
           const head: Feedback = { meters: stated(upstream.level), throttle: null };
-          clock.arrives(now + 1, () => void limiter.learn(grant, lessonOf(head, sentAt)));
-          clock.arrives(now + afterMs, () => {
-            drain(now + afterMs);
+          later(1, () => bucket.tell(replica, { kind: 'learn', lease, lesson: lessonOf(head) }));
+          return later(afterMs, () => {
+            drain();
             const refusal = refusalOf(first, Math.max(1, waitMsOf(first)));
             passedOn += 1;
-            estimates.learn(named, head, refusal);
-            void limiter.settle(grant, ...lateThrottle(refusal, lessonOf(head, sentAt)));
+            known.learn(named, head, refusal);
+            const [settlement] = lateThrottle(refusal, { feedback: head, sentAgoMs: 0, headAgoMs: 0 });
+            settle(settlement, refusal);
             send(asked, client, at);
           });
-          return;
         }
         upstream.level += first;
         const meters = stated(upstream.level);
         left -= 1;
         upstream.taken += inAll;
         upstream.lastIn = now;
-        clock.outside(now + scene.serviceMs + lateMs(), () => {
-          drain(clock.monotonic());
+        later(scene.serviceMs + lateMs(), () => {
+          drain();
           upstream.level = Math.max(0, upstream.level + inAll - first);
-          const usage = scene.reported?.(asked, inAll) ?? asked.usage;
-          clock.arrives(clock.monotonic(), () =>
-            answered(grant, { meters, throttle: null, usage }, sentAt, 0),
-          );
+          answered({ meters, throttle: null, usage: scene.reported?.(asked, inAll) ?? asked.usage }, 0);
         });
       });
     };
-    const ticket = `c${client}.${at}.${(sendings += 1)}`;
-    onGrantOf.set(ticket, onGrant);
-    const costs = { requests: 1, ...estimates.expected(named) };
     // As it was configured once, whatever the limit is by now.
     const setting = { meters: [{ meter, limit: scene.limit, windowMs }], learn: true, probe: 1 };
-    const options = { costs, setting, arrivedAt: clock.monotonic(), maxWaitMs: 75_000 };
-    void limiter.admit(admission(ticket, options)).then((reply) => {
-      if (reply.kind === 'granted') onGrant(reply.grant);
-      if (reply.kind !== 'refused') return;
-      refusedAtEntry += 1;
-      clock.outside(clock.monotonic() + reply.retryInMs, () => send(asked, client, at));
-    });
+    const costs = { requests: 1, ...known.expected(named) };
+    bucket.enter(
+      `c${(sendings += 1)}`,
+      replica,
+      { costs, setting, maxWaitMs: 75_000 },
+      {
+        granted,
+        refused: (retryInMs) => {
+          refusedAtEntry += 1;
+          later(retryInMs, () => send(asked, client, at));
+        },
+      },
+    );
   };
   const enter = (client: number, at: number): void => {
     const asked = scene.clients[client]?.[at];
     if (asked !== undefined) send(asked, client, at);
   };
   for (const change of changes) {
-    clock.outside(startMs + change.at, () => {
-      drain(startMs + change.at);
+    bucket.at(change.at, () => {
+      drain();
       ({ limit } = change);
       upstream.level = Math.min(upstream.level, limit);
     });
   }
   const outsider = (): void => {
-    const now = clock.monotonic();
-    drain(now);
+    drain();
     upstream.level = Math.min(limit, upstream.level + (outsiderShare * limit * outsiderMs) / windowMs);
-    if (left > 0) clock.outside(now + outsiderMs, outsider);
+    later(outsiderMs, outsider);
   };
-  if (outsiderShare > 0) clock.outside(startMs, outsider);
-  scene.clients.forEach((_calls, client) => clock.outside(startMs + client, () => enter(client, 0)));
-  await clock.run(7_200_000);
-  if (redis?.server.bucketCommands === 0) throw new Error('no call came to the shared bucket');
+  if (outsiderShare > 0) outsider();
+  scene.clients.forEach((_calls, client) => bucket.at(client, () => enter(client, 0)));
+  bucket.begin();
+  bucket.runWhile(() => left > 0);
   return {
     refusedAt,
     passedOn,
     firstResponseAt,
     refusedAtEntry,
-    ratio: (upstream.lastIn - startMs) / minMsOf(scene, upstream.taken),
+    ratio: upstream.lastIn / minMsOf(scene, upstream.taken),
   };
 }

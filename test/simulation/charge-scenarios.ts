@@ -7,7 +7,7 @@ import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { run as runOver, type Asked, type Outcome, type Scene } from './charge-run.ts';
 
 export function chargeScenarios(replicas: number): void {
-  const run = (scene: Scene): Promise<Outcome> => runOver(scene, replicas);
+  const run = (scene: Scene): Outcome => runOver(scene, replicas);
   describe('on 30,000 tokens a minute without reported levels,', () => {
     const sizes = (seed: number, allowed: boolean): readonly (readonly Asked[])[] => {
       const random = new SeededRandom(seed);
@@ -28,8 +28,8 @@ export function chargeScenarios(replicas: number): void {
     const rows = ['with', 'without'].flatMap((how) => [1, 2, 3, 4].map((seed) => [how, seed] as const));
     test.each(rows)(
       'calls of 200 to 5,000 tokens %s max_tokens use 95 %% of the limit (seed %i)',
-      async (how, seed) => {
-        const { refusedAt, firstResponseAt, ratio } = await run({
+      (how, seed) => {
+        const { refusedAt, firstResponseAt, ratio } = run({
           meter: 'tokens',
           limit: 30_000,
           clients: sizes(seed, how === 'with'),
@@ -53,8 +53,8 @@ export function chargeScenarios(replicas: number): void {
     );
     const scene = { meter: 'input_tokens', limit: 50_000, clients: agents, serviceMs: 1_500 } as const;
 
-    test('take at most 1.05 of the optimum, and no call is refused', async () => {
-      const { refusedAt, refusedAtEntry, ratio } = await run({
+    test('take at most 1.05 of the optimum, and no call is refused', () => {
+      const { refusedAt, refusedAtEntry, ratio } = run({
         ...scene,
         counts: () => ({ first: 2_000, inAll: 2_000 }),
       });
@@ -62,14 +62,14 @@ export function chargeScenarios(replicas: number): void {
       expect(ratio).toBeLessThanOrEqual(1.05);
     });
 
-    test('are refused at most twice when a cache is lost', async () => {
+    test('are refused at most twice when a cache is lost', () => {
       // One agent's cache is gone after a minute: its next call costs 40,000, then the prompt is cached again.
       let written = false;
       const counts = ({ agent }: Asked, now: number): { first: number; inAll: number } => {
         const isCold = now > 60_000 && agent === 2 && !written;
         return isCold ? { first: 40_000, inAll: 40_000 } : { first: 2_000, inAll: 2_000 };
       };
-      const { refusedAt, refusedAtEntry } = await run({
+      const { refusedAt, refusedAtEntry } = run({
         ...scene,
         counts,
         reported: (asked, inAll) => {
@@ -102,8 +102,8 @@ export function chargeScenarios(replicas: number): void {
     ['doubled', 60_000, 0],
   ])(
     'a limit that is %s while calls wait is taken over with the next responses',
-    async (_says, limit, maxRefused) => {
-      const { refusedAt, refusedAtEntry, ratio } = await run({
+    (_says, limit, maxRefused) => {
+      const { refusedAt, refusedAtEntry, ratio } = run({
         ...asked,
         meter: 'tokens',
         limit: 30_000,
@@ -125,8 +125,8 @@ export function chargeScenarios(replicas: number): void {
     ['passed behind content', 'when refusing', behindContent],
   ] as const)(
     'a limit that is halved is taken over as fast where refusals inside streams are %s, and it is stated %s',
-    async (_says, states, refusesIn) => {
-      const { refusedAt, passedOn, refusedAtEntry, ratio } = await run({
+    (_says, states, refusesIn) => {
+      const { refusedAt, passedOn, refusedAtEntry, ratio } = run({
         ...asked,
         states,
         meter: 'tokens',
@@ -149,8 +149,8 @@ export function chargeScenarios(replicas: number): void {
     ['in a stream behind its content', { ...behindContent, keeps: 0 }],
   ] as const)(
     'a provider that charges more than its rule refuses few calls, and says so %s',
-    async (_where, refusesIn) => {
-      const { refusedAt, refusedAtEntry, ratio } = await run({
+    (_where, refusesIn) => {
+      const { refusedAt, refusedAtEntry, ratio } = run({
         ...asked,
         // Calls are taken to be charged 1,000.
         counts: () => ({ first: 1_900, inAll: 1_900 }),
@@ -165,8 +165,8 @@ export function chargeScenarios(replicas: number): void {
     },
   );
 
-  test('a limit of which somebody else takes 30 % is used to the rest', async () => {
-    const { refusedAt, ratio } = await run({
+  test('a limit of which somebody else takes 30 % is used to the rest', () => {
+    const { refusedAt, ratio } = run({
       ...asked,
       meter: 'tokens',
       limit: 30_000,
@@ -177,7 +177,7 @@ export function chargeScenarios(replicas: number): void {
     expect(ratio).toBeLessThanOrEqual(1.05);
   });
 
-  test('output that is counted when it is made holds calls before the limit refuses them', async () => {
+  test('output that is counted when it is made holds calls before the limit refuses them', () => {
     const clients = Array.from({ length: 4 }, (_, client) =>
       Array.from({ length: 40 }, (_call, n): Asked => {
         const output = 600 + ((n * 7 + client * 13) % 9) * 100;
@@ -186,7 +186,7 @@ export function chargeScenarios(replicas: number): void {
         return { guess, usage };
       }),
     );
-    const { refusedAt, firstResponseAt, ratio } = await run({
+    const { refusedAt, firstResponseAt, ratio } = run({
       meter: 'output_tokens',
       limit: 20_000,
       clients,

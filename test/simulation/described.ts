@@ -1,11 +1,8 @@
 /**
- * Windows that an operator describes (`speaks.windows`), as the simulated upstream counts them. The upstream is what is described:
- * a reload describes another upstream, which goes on with what its former windows had counted. A window that was there before with
- * the same length counts every call that was sent, whatever the windows are called. No line of the product is in it, but for the
- * names that configuration gives to windows (`buildWindows`), by which a window that gets another length is found again.
- *
- * Owns: two bounds of what a window holds. What is counted for sure: where that is full, the call is refused. What may be held
- * against it at most by a gateway that errs on the safe side: where that has room, a call can go. Does not own: who calls.
+ * Windows that an operator describes (`speaks.windows`), as the simulated upstream counts them. A reload describes another upstream, which
+ * goes on with what its former windows had counted: a window of the same length counts every call that was sent, and one that gets another
+ * length is found by its name (`buildWindows`). Two bounds of what a window holds: where what is counted for sure is full, the call is refused;
+ * where what may be held against it at most has room, a call can go.
  */
 import { buildWindows } from '../../src/config/speaks.ts';
 import type { MeterSetting } from '../../src/limiter/limiter.ts';

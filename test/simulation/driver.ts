@@ -1,7 +1,4 @@
-/**
- * The driver plays the gateway for one call: enter, wait for the grant, send, judge the response, settle, and go back to
- * the lane when the upstream has not run it. Admission, the ticket and the resend policy are the product's.
- */
+/** Plays the gateway for one call: enter, wait for the grant, send, judge the response, settle, and go back to the lane if the upstream has not run it. */
 import { getEventListeners } from 'node:events';
 import { bucketKey, callerKey, ceilingKey, laneKey, ticketId, type TicketId } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';

@@ -1,8 +1,4 @@
-/**
- * Histories whose upstreams are described by their windows, which change by reload while calls wait, as does the number of calls
- * in flight. A form of its own, from a range of seeds of its own: the histories of other seeds stay what they are.
- * Owns: the mixture. Does not own: how the upstream counts (`described.ts`).
- */
+/** Histories whose upstreams are described by their windows, which change by reload while calls wait, as does the number of calls in flight. */
 import type { Chance } from './chance.ts';
 import { slowestOf, type WindowPlan } from './described.ts';
 import { plainBucket } from './plan-buckets.ts';

@@ -1,7 +1,4 @@
-/**
- * Workspaces of which calls name their callers, and of which some calls are background: two levels below the bucket at once. Drawn apart from
- * the rest, so that a history is another one's in all else.
- */
+/** Workspaces of which calls name their callers, and of which some calls are background: drawn apart from the rest. */
 import { backgroundLane, laneKey } from '../../src/ids.ts';
 import type { Chance } from './chance.ts';
 import type { BucketPlan, CallPlan, LanePlan, WorkspacePlan } from './plan.ts';

@@ -1,7 +1,4 @@
-/**
- * Histories with all kinds of upstreams and calls, in which little breaks: of one process alone, and of replicas whose Redis is always
- * there. Owns: the mixture.
- */
+/** Histories with all kinds of upstreams and calls, in which little breaks: of one process, and of replicas whose Redis is always there. */
 import { originOf } from '../support/origins.ts';
 import { Chance } from './chance.ts';
 import { bucketPlan } from './plan-buckets.ts';

@@ -1,7 +1,4 @@
-/**
- * Reloads of a history: ceilings, stated limits, weights and lines of configuration go up, down, come and go while calls
- * wait. Owns: the mixture. Drawn apart from the rest, so that a history is the same up to its first reload.
- */
+/** Reloads of a history, drawn apart from the rest: ceilings, limits, weights and lines go up, down, come and go while calls wait. */
 import type { Chance } from './chance.ts';
 import type { BucketPlan, LanePlan, WorkspacePlan } from './plan.ts';
 import { isStatedAlone, type Regime, type ReloadPlan } from './rules.ts';

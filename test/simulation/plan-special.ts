@@ -1,7 +1,4 @@
-/**
- * Histories that random mixtures contain too seldom: what was once wrong in them gave every user of a kind a wrong time.
- * Owns: three such worlds, with nothing in them but what matters there.
- */
+/** Histories that random mixtures contain too seldom, with nothing in them but what matters there. */
 import type { Chance } from './chance.ts';
 import { bucketPlan, documentPlan, unstatedPlan } from './plan-buckets.ts';
 import { guessedPoints } from './plan-calls.ts';

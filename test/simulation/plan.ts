@@ -1,8 +1,6 @@
 /**
- * What happens in one history, decided from its seed before anything runs: the upstream's buckets, who calls when, who leaves, what breaks.
- * Does not own: what is right.
- *
- * `calm` buckets have an upstream that does what it states and nobody else drinking from it: there the promises are exact (no 429 at all).
+ * What happens in one history, decided from its seed before anything runs. `calm` buckets have an upstream that does what it states and
+ * nobody else drinking from it: there the promises are exact (no 429 at all).
  */
 import type { Costs } from '../../src/call.ts';
 import type { Origin } from '../support/origins.ts';

@@ -56,7 +56,7 @@ const providers = [
 describe.each(providers)(
   '$name states its tokens to the nearest $roundedTo:',
   ({ fields, meter, roundedTo }) => {
-    const outcome = (seed: number, beside: Partial<Scene> = {}): Promise<Outcome> =>
+    const outcome = (seed: number, beside: Partial<Scene> = {}): Outcome =>
       run({
         meter,
         limit: 50_000,
@@ -68,19 +68,19 @@ describe.each(providers)(
         ...beside,
       });
 
-    test.each([1, 2])('no call is refused, and 97 %% of the tokens are used (seed %i)', async (seed) => {
-      const { refusedAt, refusedAtEntry, ratio } = await outcome(seed);
+    test.each([1, 2])('no call is refused, and 97 %% of the tokens are used (seed %i)', (seed) => {
+      const { refusedAt, refusedAtEntry, ratio } = outcome(seed);
       expect({ refused: refusedAt.length, refusedAtEntry }).toEqual({ refused: 0, refusedAtEntry: 0 });
       expect(1 / ratio).toBeGreaterThanOrEqual(0.97);
     });
 
     test.each([1, 2])(
       'where every message is read late, as beside two processes that never rest, no call is refused (seed %i)',
-      async (seed) => {
+      (seed) => {
         const random = new SeededRandom(seed);
         // A processor's turns are some milliseconds, and a message may miss several of them.
         const lateMs = (): number => (random.next() < 0.2 ? 120 : 12) * random.next();
-        const { refusedAt, ratio } = await outcome(seed, { lateMs });
+        const { refusedAt, ratio } = outcome(seed, { lateMs });
         expect(refusedAt).toEqual([]);
         expect(ratio).toBeLessThanOrEqual(1.02);
       },
@@ -88,8 +88,8 @@ describe.each(providers)(
 
     test.each([1, 2])(
       'beside others at most one call in 20 is refused at first, and none after ten (seed %i)',
-      async (seed) => {
-        const { refusedAt, ratio } = await outcome(seed, { outsiderShare: 0.3 });
+      (seed) => {
+        const { refusedAt, ratio } = outcome(seed, { outsiderShare: 0.3 });
         expect(refusedAt.length).toBeLessThanOrEqual(2);
         expect(1 / ratio).toBeGreaterThanOrEqual(0.95);
       },

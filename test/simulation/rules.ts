@@ -1,8 +1,4 @@
-/**
- * What configuration says, process by process and over time: each process takes a reload over when it gets round to it.
- *
- * Owns: which limits some process may have gone by at a time. Does not own: what they must lead to (the ledger).
- */
+/** What configuration says, process by process and over time: each process takes a reload over when it gets round to it. */
 import { backgroundCeiling, type CallSettings } from '../../src/admission/buckets.policy.ts';
 import { isBackground as isBackgroundLane, laneKey } from '../../src/ids.ts';
 import type { BucketSetting, MeterSetting } from '../../src/limiter/limiter.ts';

@@ -1,9 +1,6 @@
 /**
- * A bucket as the operator states it, kept by nobody but the histories: a level that rises with every grant and drains at
- * what is stated, and nothing else. Where nothing else is known of the bucket, the gateway must go by that, too.
- *
- * Owns: two bounds of the level. `low`: no gateway that keeps to the limits can have less; above the limit, too much was
- * granted. `high`: none can have more; where that has room, a call can go. Does not own: which limits hold (`rules.ts`).
+ * A bucket as the operator states it: a level that rises with every grant and drains at what is stated. `low`: no gateway that keeps to the
+ * limits can have less; above the limit, too much was granted. `high`: none can have more; where that has room, a call can go.
  */
 import type { MeterPlan } from './plan.ts';
 

@@ -1,12 +1,8 @@
-/**
- * The upstream of a history: buckets that drain continuously or in windows, refuse when full, and are also used by
- * others. Its log is the outside witness of what reached it; no line of the product is in it, but for the dialect in
- * which it tells limit, remaining and reset (`reported-fields.ts`).
- */
+/** The upstream of a history: buckets that drain continuously or in windows, refuse when full, and are also used by others. */
 import type { Feedback, MeterName, MeterReport } from '../../src/call.ts';
 import { DescribedCounts, type Described } from './described.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
-import { feedbackOf } from './reported-fields.ts';
+import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 
 const dayMs = 86_400_000;
 const instant = 1e-6;
@@ -247,3 +243,32 @@ function chargeOf({ costs, document, chargedShare }: CallPlan, name: MeterName):
   const units = costs[name] ?? 0;
   return name === 'tokens' ? units * chargedShare : units;
 }
+
+/** What a response says that has only `x-ratelimit-limit`, `-remaining` and `-reset`, read by the product's own dialect. */
+interface Reported {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Until the bucket is full again, or its window over. Milliseconds. */
+  readonly resetMs: number;
+  /** The call was refused; `waitMs` `null` = without a word of when to come again. */
+  readonly refused: { readonly waitMs: number | null } | null;
+}
+
+function feedbackOf({ limit, remaining, resetMs, refused }: Reported): Feedback {
+  const fields = new Map([
+    ['x-ratelimit-limit', String(limit)],
+    ['x-ratelimit-remaining', String(remaining)],
+    ['x-ratelimit-reset', seconds(resetMs)],
+  ]);
+  const waitMs = refused?.waitMs ?? null;
+  if (waitMs !== null) fields.set('retry-after', seconds(waitMs));
+  return learnFrom('generic', {
+    status: refused === null ? 200 : 429,
+    fields,
+    body: null,
+    callClass: 'default',
+    nowMs: 0,
+  });
+}
+
+const seconds = (ms: number): string => String(Math.ceil(ms / 1_000));

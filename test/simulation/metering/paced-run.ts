@@ -11,7 +11,7 @@ import { type Effects, pump } from '../../../src/limiter/policy/pump.policy.ts';
 import { apply } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import { tick } from '../../limiter/policy/scheduling.ts';
-import { admission } from '../../support/admission.ts';
+import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import type { Counter, Dialect, Outsider } from './upstreams.ts';
 
 export type Range = readonly [from: number, until: number];
@@ -66,61 +66,50 @@ export const run = (scene: Scene, seed: number, origin: number): Outcome =>
 
 const hintlessMs = 500;
 
-class Run {
-  readonly #scene: Scene;
+/** What a call hears of the bucket in which it waits. */
+export interface Waits {
+  queued?(forecastMs: number): void;
+  granted(lease: string): void;
+  /** Left out: it can wait, and is not refused. */
+  refused?(retryInMs: number): void;
+}
+
+/** The policy of one bucket, with replicas that share its store, on virtual time without promises. */
+export class PacedBucket {
+  now = 0;
   readonly #origin: number;
   readonly #random;
-  readonly #counter: Counter;
   readonly #bucket;
   readonly #links: readonly Link[];
   readonly #events: { readonly at: number; readonly run: () => void }[] = [];
-  readonly #arrivals: { at: number; admitted: boolean }[] = [];
-  readonly #last = { ticket: '', forecastMs: 0, trueMs: 0 };
-  #outside = 0;
-  /** Units that another client could not get yet. */
-  #owed = 0;
-  #outsideAtLast = 0;
-  #now = 0;
+  readonly #waiting = new Map<string, Waits>();
   #wakeAt: number | null = null;
-  #left: number;
 
-  constructor(scene: Scene, seed: number, origin: number) {
-    this.#scene = scene;
+  constructor({ probe = 0, fleet }: Pick<Scene, 'probe' | 'fleet'>, random: SeededRandom, origin: number) {
     this.#origin = origin;
-    this.#random = new SeededRandom(seed);
-    this.#bucket = createBucket(scene.probe ?? 0, origin);
-    this.#counter = scene.counter();
-    this.#left = scene.calls.length;
-    this.#last.ticket = `t${scene.calls.length - 1}`;
-    const { fleet, outsider } = scene;
-    const time = {
-      now: () => this.#now,
-      at: (at: number, run_: () => void) => this.#at(at, run_),
-      between: (range: Range) => this.#between(range),
-    };
+    this.#random = random;
+    this.#bucket = createBucket(probe, origin);
     this.#links =
       fleet === undefined
         ? [sameProcess]
-        : Array.from({ length: fleet.replicas }, () => new StoreLink(fleet, time));
-    scene.calls.forEach((at, n) => this.#at(at, () => this.#enter(`t${n}`, n % this.#links.length)));
-    this.#links.forEach((_link, replica) => this.#at(0, () => this.#tick(replica)));
-    if (outsider !== undefined) {
-      const perMs = (outsider.share * this.#counter.limit) / outsider.windowMs;
-      this.#takeForOthers(outsider.comes(perMs, outsider.windowMs, this.#random));
-    }
+        : Array.from({ length: fleet.replicas }, () => new StoreLink(fleet, this));
   }
 
-  outcome(): Outcome {
-    for (let event = this.#events.pop(); event !== undefined && this.#left > 0;) {
-      this.#now = event.at;
+  /** To be called when the first events are there. */
+  begin(): void {
+    this.#links.forEach((_link, replica) => this.at(0, () => this.#tick(replica)));
+  }
+
+  runWhile(goesOn: () => boolean): void {
+    for (let event = this.#events.pop(); event !== undefined && goesOn();) {
+      this.now = event.at;
       event.run();
       event = this.#events.pop();
     }
-    return { arrivals: this.#arrivals, outside: this.#outsideAtLast, lastWait: this.#last };
   }
 
   /** Events are kept from the last to the next, those of one time in the order of asking. */
-  #at(at: number, run_: () => void): void {
+  at(at: number, run_: () => void): void {
     let low = 0;
     let high = this.#events.length;
     while (low < high) {
@@ -131,16 +120,41 @@ class Run {
     this.#events.splice(low, 0, { at, run: run_ });
   }
 
-  #between([from, until]: Range): number {
+  between([from, until]: Range): number {
     return from + this.#random.next() * (until - from);
   }
 
-  get #storeTime(): number {
-    return this.#origin + this.#now;
+  storeTimeOf(at: number): number {
+    return this.#origin + at;
+  }
+
+  /** Happens in the process of the replica when it runs again. */
+  here(replica: number, run_: () => void): void {
+    this.#linkOf(replica).here(0, run_);
+  }
+
+  enter(ticket: string, replica: number, asked: AdmissionOptions, waits: Waits): void {
+    const arrivedAt = this.storeTimeOf(this.now);
+    this.#waiting.set(ticket, waits);
+    this.#report(replica, () => {
+      const admitted = admission(ticket, { maxQueued: 100_000, leaseMs: 1e9, ...asked, arrivedAt });
+      const { reply, ...effects } = this.#apply(replica, { kind: 'admit', admission: admitted });
+      if (reply.kind === 'refused') {
+        if (waits.refused === undefined) throw new Error('a call that can wait was refused');
+        waits.refused(reply.retryInMs);
+      }
+      if (reply.kind === 'queued') waits.queued?.(reply.forecastMs);
+      this.#carryOut(effects);
+    });
+  }
+
+  /** A replica settles a lease, or learns while its call runs. */
+  tell(replica: number, event: Extract<BucketEvent, { kind: 'settle' | 'learn' }>): void {
+    this.#report(replica, () => this.#carryOut(this.#apply(replica, event)));
   }
 
   #linkOf(replica: number): Link {
-    return this.#links[replica] ?? sameProcess;
+    return this.#links[replica % this.#links.length] ?? sameProcess;
   }
 
   /** The commands of a replica to the store. */
@@ -149,52 +163,88 @@ class Run {
     link.here(0, () => link.report(event));
   }
 
-  #enter(ticket: string, replica: number): void {
-    const { stated = [], probe = 0, maxInFlight = null } = this.#scene;
-    const setting = { meters: stated, learn: true, probe };
-    const arrivedAt = this.#storeTime;
-    const asked = { setting, maxInFlight, maxQueued: 100_000, maxWaitMs: Infinity, leaseMs: 1e9, arrivedAt };
-    this.#report(replica, () => {
-      const { reply, ...effects } = this.#apply(replica, {
-        kind: 'admit',
-        admission: admission(ticket, asked),
-      });
-      if (reply.kind === 'refused') throw new Error('a call that can wait was refused');
-      if (reply.kind === 'queued' && ticket === this.#last.ticket) this.#last.forecastMs = reply.forecastMs;
-      this.#carryOut(effects);
-    });
-  }
-
   #apply(replica: number, event: BucketEvent): ReturnType<typeof apply> {
-    return apply(this.#bucket, { replica: replicaId(String(replica)), event }, this.#storeTime);
+    return apply(this.#bucket, { replica: replicaId(String(replica)), event }, this.storeTimeOf(this.now));
   }
 
   #carryOut({ grants, nextAt }: Effects): void {
-    for (const { lease, replica, ticket } of grants) {
-      if (ticket === this.#last.ticket) this.#last.trueMs = this.#now - (this.#scene.calls.at(-1) ?? 0);
-      this.#linkOf(Number(replica)).hear(() => this.#leave(lease, Number(replica)));
-    }
+    for (const { lease, replica, ticket } of grants)
+      this.#linkOf(Number(replica)).hear(() => this.#waiting.get(ticket)?.granted(lease));
     if (nextAt === null) return;
     // As a timer of Node: whole milliseconds, at least one.
-    const at = this.#now + Math.max(1, Math.ceil(nextAt - this.#storeTime));
-    if (this.#wakeAt !== null && this.#wakeAt <= at && this.#wakeAt > this.#now) return;
+    const at = this.now + Math.max(1, Math.ceil(nextAt - this.storeTimeOf(this.now)));
+    if (this.#wakeAt !== null && this.#wakeAt <= at && this.#wakeAt > this.now) return;
     this.#wakeAt = at;
-    this.#at(at, () => {
+    this.at(at, () => {
       if (this.#wakeAt === at) this.#wakeAt = null;
-      this.#report(0, () => this.#carryOut(pump(this.#bucket, this.#storeTime)));
+      this.#report(0, () => this.#carryOut(pump(this.#bucket, this.storeTimeOf(this.now))));
     });
   }
 
   #tick(replica: number): void {
     const heard = { replica: replicaId(String(replica)), leases: [] };
-    this.#report(replica, () => this.#carryOut(tick(this.#bucket, heard, this.#storeTime)));
-    this.#at(this.#now + 1_000, () => this.#tick(replica));
+    this.#report(replica, () => this.#carryOut(tick(this.#bucket, heard, this.storeTimeOf(this.now))));
+    this.at(this.now + 1_000, () => this.#tick(replica));
+  }
+}
+
+class Run {
+  readonly #scene: Scene;
+  readonly #random;
+  readonly #counter: Counter;
+  readonly #bucket: PacedBucket;
+  readonly #arrivals: { at: number; admitted: boolean }[] = [];
+  readonly #last = { forecastMs: 0, trueMs: 0 };
+  #outside = 0;
+  /** Units that another client could not get yet. */
+  #owed = 0;
+  #outsideAtLast = 0;
+  #left: number;
+
+  constructor(scene: Scene, seed: number, origin: number) {
+    this.#scene = scene;
+    this.#random = new SeededRandom(seed);
+    this.#counter = scene.counter();
+    this.#left = scene.calls.length;
+    const { fleet, outsider } = scene;
+    this.#bucket = new PacedBucket(scene, this.#random, origin);
+    scene.calls.forEach((at, n) => this.#bucket.at(at, () => this.#enter(n, n % (fleet?.replicas ?? 1))));
+    this.#bucket.begin();
+    if (outsider !== undefined) {
+      const perMs = (outsider.share * this.#counter.limit) / outsider.windowMs;
+      this.#takeForOthers(outsider.comes(perMs, outsider.windowMs, this.#random));
+    }
+  }
+
+  outcome(): Outcome {
+    this.#bucket.runWhile(() => this.#left > 0);
+    return { arrivals: this.#arrivals, outside: this.#outsideAtLast, lastWait: this.#last };
+  }
+
+  #enter(n: number, replica: number): void {
+    const { stated = [], probe = 0, maxInFlight = null, calls } = this.#scene;
+    const isLast = n === calls.length - 1;
+    const setting = { meters: stated, learn: true, probe };
+    this.#bucket.enter(
+      `t${n}`,
+      replica,
+      { setting, maxInFlight, maxWaitMs: Infinity },
+      {
+        queued: (forecastMs) => {
+          if (isLast) this.#last.forecastMs = forecastMs;
+        },
+        granted: (lease) => {
+          if (isLast) this.#last.trueMs = this.#bucket.now - (calls.at(-1) ?? 0);
+          this.#leave(lease, replica);
+        },
+      },
+    );
   }
 
   #leave(lease: string, replica: number): void {
     const { share, ms } = this.#scene.delayed ?? { share: 0, ms: [0, 0] };
     if (share > 0 && this.#random.next() < share)
-      this.#at(this.#now + this.#between(ms), () => this.#send(lease, replica));
+      this.#bucket.at(this.#bucket.now + this.#bucket.between(ms), () => this.#send(lease, replica));
     else this.#send(lease, replica);
   }
 
@@ -205,9 +255,10 @@ class Run {
 
   #send(lease: string, replica: number): void {
     const { wayMs, serviceMs, dialect } = this.#scene;
-    const sentAt = this.#now;
-    this.#at(this.#awake(sentAt + this.#between(wayMs)), () => {
-      const now = this.#now;
+    const bucket = this.#bucket;
+    const sentAt = bucket.now;
+    bucket.at(this.#awake(sentAt + bucket.between(wayMs)), () => {
+      const { now } = bucket;
       const waitMs = this.#counter.waitMs(now);
       this.#arrivals.push({ at: now, admitted: waitMs === 0 });
       if (waitMs === 0) {
@@ -215,11 +266,9 @@ class Run {
         this.#outsideAtLast = this.#outside;
       }
       const fields = new Map(dialect.fields(this.#counter, waitMs, now));
-      const answeredAt = this.#awake(now + (waitMs > 0 ? 1 : this.#between(serviceMs)));
-      this.#at(answeredAt, () =>
-        this.#linkOf(replica).here(0, () =>
-          this.#answered({ lease, sentAt, replica, status: waitMs > 0 ? 429 : 200, fields }),
-        ),
+      const status = waitMs > 0 ? 429 : 200;
+      bucket.at(this.#awake(now + (waitMs > 0 ? 1 : bucket.between(serviceMs))), () =>
+        bucket.here(replica, () => this.#answered({ lease, sentAt, replica, status, fields })),
       );
     });
   }
@@ -234,17 +283,17 @@ class Run {
     const { status, fields, replica } = answer;
     const { dialect, described } = this.#scene;
     const body = status === 200 ? null : (dialect.refusal ?? null);
-    const of = { callClass: 'rest', method: 'GET', path: '/', nowMs: this.#storeTime };
+    const nowMs = this.#bucket.storeTimeOf(this.#bucket.now);
+    const of = { callClass: 'rest', method: 'GET', path: '/', nowMs };
     const feedback = learnFrom(dialect.kind, { status, fields, body, ...of }, described);
-    const lesson = { feedback, sentAt: this.#origin + answer.sentAt, headAt: this.#storeTime };
+    const lesson = { feedback, sentAt: this.#bucket.storeTimeOf(answer.sentAt), headAt: nowMs };
     const closeMs = feedback.throttle?.waitMs ?? hintlessMs;
     if (status === 200) this.#left -= 1;
     const settlement =
       status === 200
         ? ({ kind: 'succeeded', spent: null } as const)
         : ({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const);
-    const settling = { kind: 'settle', lease: leaseToken(answer.lease), settlement, lesson } as const;
-    this.#report(replica, () => this.#carryOut(this.#apply(replica, settling)));
+    this.#bucket.tell(replica, { kind: 'settle', lease: leaseToken(answer.lease), settlement, lesson });
   }
 
   /**
@@ -253,7 +302,7 @@ class Run {
    */
   #takeForOthers(takes: ReturnType<Outsider>): void {
     const { at, units } = takes.next().value;
-    this.#at(at, () => {
+    this.#bucket.at(at, () => {
       if (units > 1) this.#take(units);
       else {
         this.#owed += units;
@@ -265,11 +314,12 @@ class Run {
 
   #takeOwed(): void {
     this.#owed = this.#take(this.#owed);
-    if (this.#owed > 0) this.#at(this.#now + this.#counter.waitMs(this.#now), () => this.#takeOwed());
+    if (this.#owed > 0)
+      this.#bucket.at(this.#bucket.now + this.#counter.waitMs(this.#bucket.now), () => this.#takeOwed());
   }
 
   #take(units: number): number {
-    const now = this.#now;
+    const { now } = this.#bucket;
     let left = units;
     for (; left > 0 && this.#counter.waitMs(now) === 0; left -= 1) {
       this.#counter.take(now);
@@ -312,7 +362,7 @@ class StoreLink implements Link {
 
   constructor(
     fleet: Fleet,
-    time: { now(): number; at(at: number, run_: () => void): void; between(range: Range): number },
+    time: { readonly now: number; at(at: number, run_: () => void): void; between(range: Range): number },
   ) {
     this.#fleet = fleet;
     this.#time = time;
@@ -325,7 +375,7 @@ class StoreLink implements Link {
   }
 
   here(afterMs: number, run_: () => void): void {
-    this.#time.at(this.#awakeAt(this.#time.now() + afterMs), run_);
+    this.#time.at(this.#awakeAt(this.#time.now + afterMs), run_);
   }
 
   hear(run_: () => void): void {
@@ -335,7 +385,7 @@ class StoreLink implements Link {
   #flush(): void {
     this.#isBusy = true;
     const batch = this.#events.splice(0, maxBatch);
-    this.#time.at(this.#time.now() + this.#time.between(this.#fleet.wayMs), () => {
+    this.#time.at(this.#time.now + this.#time.between(this.#fleet.wayMs), () => {
       for (const event of batch) event();
       this.hear(() => {
         this.#isBusy = false;

@@ -1,8 +1,4 @@
-/**
- * Upstreams as an experiment has them: how they count, what they write into their responses of it, and who else uses the quota. The
- * counters are as plain as they can be: they are the truth of an experiment, and no line of the product is in them. Time is an
- * argument, milliseconds of the upstream's own clock.
- */
+/** Upstreams of an experiment: how they count, what they write of it into their responses, and who else uses the quota. Time is an argument. */
 import type { UpstreamKind } from '../../../src/call.ts';
 import type { Random } from '../../../src/clock.ts';
 import { goDuration } from '../../../simulators/go-duration.ts';

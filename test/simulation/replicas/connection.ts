@@ -1,9 +1,4 @@
-/**
- * What a replica has instead of ioredis: the same calls, over a network that delays, loses, repeats and reorders, and
- * connections that break. No line of the product is in it.
- *
- * Owns: the way to the server and back. Does not own: when something breaks (`plan.ts`), repetition (the product's).
- */
+/** What a replica has instead of ioredis: a network that delays, loses, repeats and reorders, and connections that break. */
 import type { RedisClient, RedisConnection } from '../../../src/redis/connection.ts';
 import type { SubscriptionListener } from '../../../src/redis/subscriber.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';

@@ -6,7 +6,7 @@
 import { laneKey } from '../../../src/ids.ts';
 import type { Costs, MeterName } from '../../../src/call.ts';
 import type { Plan } from '../plan.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { StoredBucket } from './log-copies.ts';
 import { freeLanes, isBackground, keepsTurns, keyed, type Regime } from '../rules.ts';
 
 /** Who is granted a call, and what that takes of its share. */

@@ -1,17 +1,10 @@
 /**
- * The ledger of a history of several replicas: what the clients asked, what the server carried out, what reached the
- * upstream, and the judgement of each step. Written by the driver, the server and the upstream; no line of the product
- * is in it.
- *
- * Owns: invariants 2, 3, 4, 5, 8, 9, 10, 11 as far as one step shows them broken. Does not own: what only time shows
- * (`watch.ts`) and the balance at the end (`balance.ts`).
- *
- * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
- * not understood; nothing is asked of it then but that it does no harm.
+ * What the clients asked, the server carried out and the upstream saw, and the judgement of each step (2, 3, 4, 5, 8, 9, 10, 11): what only
+ * time shows is judged in `watch.ts`, the balance at the end in `balance.ts`. Of a replica that is stopped, cut off or was not understood
+ * nothing is asked but that it does no harm.
  */
 import { leaseToken, ticketId, type TicketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { Asked, Done } from './stored-bucket.ts';
 import { wayMs } from '../described.ts';
 import {
   capOf,
@@ -28,14 +21,13 @@ import {
 import { Stated } from '../stated.ts';
 import { sendableUntil, type DrivenCall, type DriverLedger } from '../driver.ts';
 import type { BucketPlan, CallPlan, MeterPlan, Plan, WorkspacePlan } from '../plan.ts';
-import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
 import { Fairness } from './fairness.ts';
 import { Levels } from './levels.ts';
 import { Reservations } from './reservations.ts';
 import type { Replica } from './replica.ts';
 import type { ServerWatch } from './server.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { Asked, Done, StoredBucket } from './log-copies.ts';
 
 export interface Call extends DrivenCall {
   readonly plan: CallPlan;
@@ -111,6 +103,34 @@ const maxGoodbyeMs = 30;
 /** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
 export const settlingMs = 1_300;
 
+/** What a history tells of itself: the log of its steps, the states it has reached, the invariants it has broken. */
+class Story {
+  readonly violations: string[] = [];
+  readonly reached = new Map<string, number>();
+  readonly log: string[] = [];
+  /** Without a log only what was broken is known, not how: for runs over many seeds. */
+  readonly keepsLog: boolean;
+
+  constructor(keepsLog: boolean) {
+    this.keepsLog = keepsLog;
+  }
+
+  /** @param text a function where it takes time to put it into words. */
+  note(now: number, text: string | (() => string)): void {
+    if (!this.keepsLog) return;
+    this.log.push(`${now.toFixed(2)} ${typeof text === 'string' ? text : text()}`);
+  }
+
+  reach(state: string): void {
+    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
+  }
+
+  broken(now: number, invariant: string, text: string): void {
+    this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
+    this.note(now, `BROKEN ${invariant} ${text}`);
+  }
+}
+
 export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly plan: Plan;
   readonly rules: Rules;
@@ -130,6 +150,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly takes = new Map<string, number>();
   /** Until when the last of the positions is kept that clients of refused calls were told of, by bucket. */
   readonly keptUntil = new Map<string, number>();
+  /** Until when a response sent the lanes of a workspace to sleep, by workspace and bucket. */
+  readonly asleepUntil = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
   /** One process: nothing gets lost, so that each step has one right moment. */
@@ -399,6 +421,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue)) {
       this.#levels.back(model.key, lease.call.plan.id);
       lease.call.inLineSince = now;
+    }
+    const { workspace, bucket } = lease.call.plan.lane;
+    const isBackoff = settlement.kind === 'returned' && settlement.because === 'backoff';
+    if (isBackoff || settlement.kind === 'throttled') {
+      const key = `${workspace} ${bucket}`;
+      this.asleepUntil.set(key, Math.max(now + settlement.sleepMs, this.asleepUntil.get(key) ?? 0));
     }
     if (settlement.kind === 'unknown') lease.heldUntil = now + this.plan.leaseMs;
     const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;

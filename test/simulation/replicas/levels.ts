@@ -1,7 +1,6 @@
 /**
  * What a workspace does within its turns (4, 5), watched at the server: each caller's calls leave in their order, callers take turns, and
- * background calls go behind all others of the bucket, but for one a minute. Begins anew whenever data
- * was lost, for then nobody knows whose turn it was.
+ * background calls go behind all others of the bucket, but for one a minute. Begins anew whenever data was lost.
  */
 import { laneKey } from '../../../src/ids.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
@@ -9,7 +8,7 @@ import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import { ratesOf, serviceMsOf, Turns } from './fairness.ts';
 import { freeLanes, isBackground, keepsTurns } from '../rules.ts';
 import type { CallPlan, Plan } from '../plan.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { StoredBucket } from './log-copies.ts';
 
 /** While background calls wait, one of them is granted so often at least. Milliseconds. */
 const minuteMs = 60_000;

@@ -1,15 +1,36 @@
-/**
- * What the logs say, for whoever judges: a copy of the state of each log that has every entry as soon as it is appended. It folds as
- * the replicas do; what it was right to grant, the judges say.
- */
+/** What the logs say, for whoever judges: a copy of the state of each log that has every entry as soon as it is appended. */
 import { hash } from 'node:crypto';
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
-import type { BucketEvent } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import type { Bucket, BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import { type LogEvent, restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
 import type { Snapshot } from './log-store.ts';
-import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
+
+/** Who asked, and the log's time. Milliseconds. */
+export interface Asked {
+  readonly replica: string;
+  readonly clock: number;
+}
+
+/** What became of one event. */
+export interface Done {
+  /** `null` = time has gone on. */
+  readonly event: BucketEvent | null;
+  readonly reply: EventReply | null;
+  readonly grants: readonly Granted[];
+}
+
+export interface StoredBucket {
+  readonly key: string;
+  /** `null`: nobody knows the bucket. */
+  readonly bucket: Bucket | null;
+  /** The latest time of the store's clock at which something happened to it. Milliseconds. */
+  readonly seen: number;
+  /** Of the last event. */
+  readonly effects: Effects;
+}
 
 export interface LogCopiesParts {
   readonly leaseMs: number;

@@ -1,8 +1,4 @@
-/**
- * Logs in the Redis of a history: what the scripts of `src/log/lua/` do, an array of entries and a head for each log, and snapshots.
- *
- * Owns: the data. Does not own: their loss and the server's clock (`server.ts`), the way to them (`connection.ts`).
- */
+/** Logs in the Redis of a history: what the scripts of `src/log/lua/` do, an array of entries and a head for each log, and snapshots. */
 import { markOf } from '../../../src/log/entry.ts';
 
 /** A state as a replica has written it down, after the entry with this sequence and mark. */

@@ -1,7 +1,4 @@
-/**
- * What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. Owns:
- * the mixture of situations. Does not own: what is right.
- */
+/** What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. */
 import { maxUptimeMs, originOf } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
 import { plainBucket } from '../plan-buckets.ts';

@@ -1,9 +1,4 @@
-/**
- * One replica's process on virtual time: its clocks and timers, its pauses (SIGSTOP) and its death.
- *
- * Owns: what a process can notice, also that its monotonic clock counts from its own start. Timers ring late, packets that came during a pause are read after it, and nothing
- * happens in a process that was killed. Does not own: the order of events (`fake-clock.ts`).
- */
+/** One replica's process on virtual time: its clocks, which count from its own start, its late timers, its pauses (SIGSTOP) and its death. */
 import type { CancelTimer, Clock } from '../../../src/clock.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 

@@ -1,7 +1,4 @@
-/**
- * One replica of a history: a simulated process in which the product's own stores and admission run, its connection, and
- * what happened to it. Owns: building and killing. Does not own: judgement.
- */
+/** One replica of a history: the product's own stores and admission in a simulated process, its connection, and what happened to it. */
 import { AdmissionQueue } from '../../../src/admission/admission.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import { replicaId } from '../../../src/ids.ts';

@@ -1,7 +1,6 @@
 /**
  * Positions that are kept for clients of refused calls (13), watched at the server: a reservation lets one call go, however often its
- * ticket is sent; who came back for it in time goes before every call that came later; and no ceiling has more of them than it may.
- * Begins anew whenever data was lost, for then tickets may be void.
+ * ticket is sent; who came back for it in time goes before every call that came later; and no ceiling has more than it may.
  */
 import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
@@ -9,7 +8,7 @@ import { reserveMs } from '../driver.ts';
 import { freeLanes, isBackground } from '../rules.ts';
 import type { LevelsWatch } from './levels.ts';
 import type { Plan } from '../plan.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { StoredBucket } from './log-copies.ts';
 
 /** Times that were added up are not exact. Milliseconds. */
 const roundingMs = 2;

@@ -1,12 +1,10 @@
 /**
- * Room that is there and that nobody takes (6), also because it was made by a reload (14): every lane that waits in a bucket
- * may go by what configuration says now, and the bucket has room, by its own level or by what the operator states. What the
- * product believes of lanes, ceilings and waking plays no part.
- *
- * Judged only where nothing else can hold a call: no closing, no back-off, no probe, no loss of data, all replicas at hand.
+ * Room that is there and that nobody takes (6), also because it was made by a reload (14): what waits in a bucket may go by what
+ * configuration says now, and the bucket has room, by its own level or by what the operator states. Judged only where nothing else can hold
+ * a call: no closing, no back-off, no probe, no loss of data, all replicas at hand.
  */
 import { leaseToken, ticketId } from '../../../src/ids.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { StoredBucket } from './log-copies.ts';
 import { capOf, entrySettingsOf, isBackground, isStatedAlone, keyed, lowest, perDayOf } from '../rules.ts';
 import type { Upstream } from '../upstream.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
@@ -62,7 +60,8 @@ export class Room {
 
   /** Its lane is below its cap, and its ceiling has a slot for it and for all grants in transit. */
   #mayGo({ plan, replica }: Call, model: StoredBucket, now: number): boolean {
-    const { key, workspace } = plan.lane;
+    const { key, workspace, bucket } = plan.lane;
+    if ((this.#ledger.asleepUntil.get(`${workspace} ${bucket}`) ?? 0) >= now) return false;
     const maxInFlight = lowest(this.#ledger.regimes(now), capOf(key));
     // A call of unknown fate counts as in flight for a lease.
     const held = [...(model.bucket?.lanes.values() ?? [])]

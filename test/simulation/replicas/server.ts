@@ -1,12 +1,7 @@
-/**
- * The Redis of a history: carries out the product's commands as its scripts do, keeps a list of them, and can lose everything, or what
- * came last, or stand still.
- *
- * Owns: data and its loss. Does not own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
- */
+/** The Redis of a history: carries out the product's commands as its scripts do, and can lose everything, or what came last, or stand still. */
 import { bucketKey, logOf } from '../../../src/ids.ts';
 import { ceilingWindowMs } from '../../../src/limiter/policy/ceiling.policy.ts';
-import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
+import type { Asked, Done, StoredBucket } from './log-copies.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../../src/log/entry.ts';
 import type { Entry } from '../../../src/log/log.ts';

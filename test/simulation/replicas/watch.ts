@@ -4,7 +4,7 @@
  */
 import { sendableUntil } from '../driver.ts';
 import { leaseToken, ticketId } from '../../../src/ids.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { StoredBucket } from './log-copies.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import type { Replica } from './replica.ts';
 import { capOf, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
