@@ -32,7 +32,6 @@ const long = [
   'test/simulation/metering/bursts.test.ts',
   'test/simulation/metering/outside.test.ts',
   'test/simulation/metering/windows.test.ts',
-  'test/simulation/replicas/charges.test.ts',
   'test/simulation/replicas/crowds.test.ts',
   'test/wire/fuzz.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',

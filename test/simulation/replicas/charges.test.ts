@@ -1,4 +1,0 @@
-/** What is charged, paced by three replicas that share a Redis. */
-import { chargeScenarios } from '../charge-scenarios.ts';
-
-chargeScenarios(3);
