@@ -82,7 +82,8 @@ export class Watch {
       const call = this.#ledger.calls.get(id);
       if (call === undefined || call.state !== 'ended' || call.replica === null) continue;
       const lease = bucket?.leases.get(leaseToken(token ?? ''));
-      if (lease?.stage === 'abandoned') continue;
+      // A process that is stopped says nothing.
+      if (lease?.stage === 'abandoned' || now < call.replica.process.pausedUntil) continue;
       left.add(`${key} ${id}`);
       const from = this.#leftSince.get(`${key} ${id}`) ?? now;
       this.#leftSince.set(`${key} ${id}`, from);
