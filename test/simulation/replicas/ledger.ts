@@ -47,6 +47,8 @@ export interface Call extends DrivenCall {
   backAt: number;
   /** Until when its responses close the bucket, from when its replica said so first. */
   closesUntil: number;
+  /** It has held a grant, and may be back in its line. */
+  wasGranted: boolean;
   sends: number;
   readonly sentAt: number[];
   readonly ends: string[];
@@ -219,6 +221,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       overtakenBy: [],
       backAt: -Infinity,
       closesUntil: -Infinity,
+      wasGranted: false,
       state: 'new',
       enteredAt: plan.at,
       enteredMs: 0,
@@ -396,9 +399,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     call.admittedAt = now;
     call.inLineSince = now;
     this.#levels.admitted(model.key, id);
+    // Whoever has left the line for a ceiling that turned out to be full is back in addition.
     const arriving = [...(model.bucket?.tickets.values() ?? [])].filter(
       (ticket) =>
-        ticket.lane === call.plan.lane.key && ticket.lease === null && this.calls.get(ticket.id)?.sends === 0,
+        ticket.lane === call.plan.lane.key &&
+        ticket.lease === null &&
+        this.calls.get(ticket.id)?.wasGranted === false,
     ).length;
     const settings = this.regimes(now).map((regime) => entrySettingsOf(regime, call.plan.lane.key));
     if (this.isFaultless && arriving > Math.max(...settings.map(({ maxQueued }) => maxQueued))) {
@@ -474,6 +480,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       const first = this.#before(call).find((other) => other.admittedAt < now && this.#isInLine(other));
       if (first !== undefined) this.broken(now, '4', `${ticket} granted before ${first.plan.id}`);
     }
+    call.wasGranted = true;
     if (call.state === 'entering') this.reach('grant before its caller waited');
     if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
     if (model.bucket?.opened === false && model.bucket.leases.size > 1) this.reach('probes doubled');
