@@ -42,34 +42,29 @@ export function randomFrom(seed: number): () => number {
  * `rolling`, `fixed`, `windows`: the operator describes the window of requests, or several of them.
  */
 type About = 'anything' | 'calm' | 'contested' | 'silent' | 'rolling' | 'fixed' | 'windows';
-const aboutOf: Readonly<Record<number, About>> = {
-  1: 'rolling',
-  3: 'contested',
-  4: 'windows',
-  5: 'calm',
-  7: 'silent',
-  9: 'fixed',
-  11: 'rolling',
-  12: 'windows',
-  13: 'fixed',
-  15: 'silent',
-};
+// prettier-ignore
+const abouts: readonly About[] = [
+  'anything', 'rolling', 'anything', 'contested', 'windows', 'calm', 'anything', 'silent',
+  'anything', 'fixed', 'anything', 'rolling', 'windows', 'fixed', 'anything', 'silent',
+];
 
-interface Nature {
-  readonly bucket: BucketKey;
-  readonly about: About;
-  readonly replicas: number;
-  readonly lanes: number;
-  readonly isTight: boolean;
-  readonly cap: number | null;
-  readonly probe: number;
-  readonly isStated: boolean;
-  readonly isCrowded: boolean;
+/** Of the n-th bucket of a history. */
+const natureOf = (chance: Chance, seed: number, n: number) => ({
+  bucket: bucketKey(`b${n + 1}`),
+  about: abouts[(seed + 5 * n) % 16] ?? 'anything',
+  replicas: chance.pick([1, 2, 3]),
+  lanes: chance.pick([1, 2, 5]),
+  isTight: chance.happens(0.7),
+  cap: chance.pick([null, null, 1, 2]),
+  probe: chance.pick([0, 0, 1, 2]),
+  isStated: chance.happens(0.75),
+  isCrowded: chance.happens(0.12),
   /** How often a step goes in one entry with the step before. */
-  readonly joins: number;
-  step: number;
-  readonly steps: number;
-}
+  joins: chance.pick([0, 0, 0.3, 0.9]),
+  step: 0,
+  steps: chance.whole(8, 36),
+});
+type Nature = ReturnType<typeof natureOf>;
 
 type InBucket = Extract<LogEvent, { kind: 'in' }>['event'];
 const succeeded = { kind: 'succeeded', spent: null } as const;
@@ -90,23 +85,10 @@ class History {
 
   constructor(seed: number, originMs: number) {
     const chance = new Chance(seed);
-    const names = ['b1', 'b2', 'b3'].slice(0, chance.whole(1, 3));
+    const buckets = chance.whole(1, 3);
     this.#chance = chance;
     this.#at = originMs;
-    this.#natures = names.map((name, n) => ({
-      bucket: bucketKey(name),
-      about: aboutOf[(seed + 5 * n) % 16] ?? 'anything',
-      replicas: chance.pick([1, 2, 3]),
-      lanes: chance.pick([1, 2, 5]),
-      isTight: chance.happens(0.7),
-      cap: chance.pick([null, null, 1, 2]),
-      probe: chance.pick([0, 0, 1, 2]),
-      isStated: chance.happens(0.75),
-      isCrowded: chance.happens(0.12),
-      joins: chance.pick([0, 0, 0.3, 0.9]),
-      step: 0,
-      steps: chance.whole(8, 36),
-    }));
+    this.#natures = Array.from({ length: buckets }, (_, n) => natureOf(chance, seed, n));
   }
 
   run(): readonly Entry<LogEvent>[] {
