@@ -60,6 +60,25 @@ atOrigins('the admission queue', (instant) => {
     expect(refusals.get('late')?.retryInMs).toBe(50_140);
   });
 
+  test('shares the slots of a ceiling between its lanes in rotation, and refuses a call that is too late by that', async () => {
+    const { enter, pass, story, refusals } = world();
+    const first = { ...plenty, perMinute: 2, bucket: 'one', lane: 'one', maxWaitMs: 65_000 };
+    const second = { ...first, bucket: 'two', lane: 'two' };
+    enter('a', first);
+    await pass(10_000);
+    enter('b', second);
+    await pass(10_000);
+    enter('b-later', { ...second, maxWaitMs: 45_000 });
+    await pass(2_000);
+    enter('a-too', first);
+    await pass(1);
+    // Lane `two` took the latest slot, so the next one belongs to lane `one`, although its call arrived later.
+    expect(story).toEqual(['a', 'b', 'b-later wait_expired']);
+    expect(refusals.get('b-later')?.retryInMs).toBe(48_150);
+    await pass(60_000);
+    expect(story.at(-1)).toBe('a-too');
+  });
+
   test('refuses waiting calls at once when their bucket closes for longer than they can wait', async () => {
     const { enter, pass, story, settle, refusals } = world();
     enter('a', one);

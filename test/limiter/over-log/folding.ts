@@ -37,9 +37,6 @@ export const settle = (
   bucket = 'bucket',
 ): LogEvent => inBucket({ kind: 'settle', lease: leaseToken(lease), settlement, lesson: null }, bucket);
 
-/** Folds an entry as the replica that appended it. */
-export const foldOwn = (state: SharedState, entry: Entry<LogEvent>): EntryEffects => fold(state, entry);
-
 export const granted = ({ grants }: EntryEffects): string[] => grants.map(({ ticket }) => ticket);
 
 /** A state, folded by its author each time; times are milliseconds since the origin. */
@@ -55,7 +52,7 @@ export class Folded {
 
   /** One entry, and what it does. */
   say(ms: number, author: string, ...events: readonly LogEvent[]): EntryEffects {
-    const effects = foldOwn(this.state, entryOf(this.#instant(ms), author, events, this.term));
+    const effects = fold(this.state, entryOf(this.#instant(ms), author, events, this.term));
     for (const { ticket, lease } of effects.grants) this.#leases.set(ticket, lease);
     return effects;
   }

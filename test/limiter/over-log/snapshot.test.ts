@@ -9,7 +9,7 @@ import { restore, type SharedState, snapshot } from '../../../src/limiter/over-l
 import { originOf } from '../../support/origins.ts';
 import { Chance } from '../../simulation/chance.ts';
 import { entriesOf, leaseMs } from '../bucket-history.ts';
-import { entryOf, Folded, foldOwn, settle } from './folding.ts';
+import { entryOf, Folded, settle } from './folding.ts';
 
 const histories = Number(process.env['SLUICE_LOG_HISTORIES'] ?? 20);
 
@@ -51,7 +51,7 @@ test('a call in flight of a restored state goes back to its place in the line', 
   const [lease] = bucket?.leases.values() ?? [];
   if (lease === undefined) throw new Error('nothing is in flight');
   const returned = { kind: 'returned', because: 'backoff', sleepMs: 500 } as const;
-  foldOwn(state, entryOf(1_001, 'r1', [settle(lease.token, returned)]));
+  fold(state, entryOf(1_001, 'r1', [settle(lease.token, returned)]));
   expect(bucket?.tickets.get(lease.ticket.id)).toBe(lease.ticket);
   expect(lease.ticket.lease).toBeNull();
 });

@@ -1,7 +1,7 @@
 /** A new term of the log: what was granted before may be unknown, so replicas say what they have under way before others may go. */
 import { expect, test } from '@jest/globals';
 import { bucketKey, laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
-import { holdMs } from '../../../src/limiter/over-log/fold.ts';
+import { fold, holdMs } from '../../../src/limiter/over-log/fold.ts';
 import {
   type LogEvent,
   restore,
@@ -11,7 +11,7 @@ import {
 } from '../../../src/limiter/over-log/state.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, entryOf, Folded, foldOwn, granted, inBucket, leaseMs, settle, tick } from './folding.ts';
+import { admit, entryOf, Folded, granted, inBucket, leaseMs, settle, tick } from './folding.ts';
 
 const setting = {
   meters: [{ meter: 'requests', limit: 4, windowMs: 8_000 }],
@@ -205,7 +205,7 @@ atOrigins('in a new term', (instant) => {
     const log = known(['r1'], call('first'));
     const before = snapshot(log.state);
     const lost = log.say(0, 'r1', call('a'));
-    const again = foldOwn(restore(before), entryOf(instant(5), 'r1', [here(2), call('a')], 2));
+    const again = fold(restore(before), entryOf(instant(5), 'r1', [here(2), call('a')], 2));
     expect([granted(lost), granted(again)]).toEqual([['a'], ['a']]);
     expect(again.grants[0]?.lease).not.toBe(lost.grants[0]?.lease);
   });
