@@ -16,15 +16,7 @@ import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 /** Where the limits in force come from. */
-export const sources = [
-  'configured',
-  'stated',
-  'learned',
-  'described',
-  'ceilings',
-  'tokens',
-  'serialized',
-] as const;
+const sources = ['configured', 'stated', 'learned', 'described', 'ceilings', 'tokens', 'serialized'] as const;
 
 interface Arrival {
   readonly at: number;
@@ -66,41 +58,37 @@ export function patternOf(seed: number): Pattern {
   const perMinute = whole(20, 120);
   const truth = whole(20, 120);
   const workspaces = source === 'ceilings' ? whole(1, 4) : whole(1, 3);
-  const meters: MeterSetting[] =
-    source === 'ceilings'
-      ? [{ meter: 'requests', limit: 2_000, windowMs: minuteMs }]
-      : source === 'described'
-        ? [
-            { meter: 'requests', limit: perMinute, windowMs: minuteMs, counts: 'rolling' },
-            { meter: 'requests_burst', limit: whole(2, 6), windowMs: 1_000, counts: 'rolling' },
-          ]
-        : source === 'serialized'
-          ? [{ meter: 'requests', limit: 40, windowMs: 20_000 }]
-          : source === 'tokens'
-            ? [
-                { meter: 'requests', limit: 1_000, windowMs: minuteMs },
-                { meter: 'tokens', limit: perMinute * 500, windowMs: minuteMs },
-              ]
-            : [{ meter: 'requests', limit: perMinute, windowMs: minuteMs }];
-  const capacity =
-    source === 'learned' || source === 'stated'
-      ? truth
-      : source === 'ceilings'
-        ? perMinute * workspaces
-        : source === 'serialized'
-          ? 60
-          : perMinute;
+  const aMinute = (limit: number): MeterSetting => ({ meter: 'requests', limit, windowMs: minuteMs });
+  // What is drawn for one source is not drawn for another.
+  const metersOf: Record<Pattern['source'], () => readonly MeterSetting[]> = {
+    configured: () => [aMinute(perMinute)],
+    stated: () => [],
+    learned: () => [aMinute(perMinute)],
+    described: () => [
+      { ...aMinute(perMinute), counts: 'rolling' },
+      { meter: 'requests_burst', limit: whole(2, 6), windowMs: 1_000, counts: 'rolling' },
+    ],
+    ceilings: () => [aMinute(2_000)],
+    tokens: () => [aMinute(1_000), { meter: 'tokens', limit: perMinute * 500, windowMs: minuteMs }],
+    serialized: () => [{ meter: 'requests', limit: 40, windowMs: 20_000 }],
+  };
+  const isTruth = source === 'learned' || source === 'stated';
+  const capacity = { ceilings: perMinute * workspaces, serialized: 60 }[source as string];
   return {
     seed,
     source,
-    meters: source === 'stated' ? [] : meters,
-    stated: source === 'stated' || source === 'learned' ? { limit: truth, windowMs: minuteMs } : null,
+    meters: metersOf[source](),
+    stated: isTruth ? { limit: truth, windowMs: minuteMs } : null,
     ceilings: Array.from({ length: workspaces }, () => (source === 'ceilings' ? whole(20, 120) : null)),
     weights: Array.from({ length: workspaces }, () => whole(1, 3)),
     maxInFlight: source === 'serialized' ? 1 : null,
     maxWaitMs: random.next() < 0.7 ? 75_000 : whole(15, 60) * 1_000,
     serviceMs: source === 'serialized' ? [400, 900] : [50, 500],
-    arrivals: arrivalsOf(random, workspaces, capacity * between(0.08, 0.8)).map((arrival) => ({
+    arrivals: arrivalsOf(
+      random,
+      workspaces,
+      (capacity ?? (isTruth ? truth : perMinute)) * between(0.08, 0.8),
+    ).map((arrival) => ({
       ...arrival,
       tokens: source === 'tokens' ? whole(100, 900) : 0,
     })),
@@ -152,11 +140,7 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
   const between = ([from, until]: readonly [number, number]): number => from + random.next() * (until - from);
   const clock = new FakeClock();
   const { queue, limiter, ceilings: store } = embeddedQueue({ clock });
-  const recorder = new Recorder({
-    clock,
-    shared: embeddedActivity,
-    labelOf: (id) => id,
-  });
+  const recorder = new Recorder({ clock, shared: embeddedActivity, labelOf: (id) => id });
   const upstream = stated === null ? null : new Bucket(stated, 0);
   let [sent, refused, longestWaitMs] = [0, 0, 0];
   let number = 0;
@@ -221,10 +205,7 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
       inForce: () => ({ ...pressure.inForce('u'), stated: pattern.meters, maxWaitMs, maxQueued: 1_000 }),
       configured: () => null,
     },
-    {
-      monotonic: () => clock.monotonic(),
-      after: (_ms, run) => (queueMicrotask(run), () => {}),
-    },
+    { monotonic: () => clock.monotonic(), after: (_ms, run) => (queueMicrotask(run), () => {}) },
   );
   const headroom = await headrooms.ofUpstream('u');
   await limiter.close();

@@ -51,35 +51,20 @@ export function yamlOf(
   { shopUrl, modelUrl }: Upstreams,
   { shop, model, timeoutMs = 2_000 }: { shop?: string; model?: string; timeoutMs?: number },
 ): string {
-  const upstream = (name: string, url: string, credential: string | undefined, more: string): string[] =>
+  const upstream = (name: string, url: string, credential: string | undefined, more: string): string =>
     credential === undefined
-      ? []
-      : [
-          `  ${name}:`,
-          `    origins: ["${url}"]`,
-          '    allowPrivateAddresses: true',
-          `    credential: ${credential}`,
-          more,
-        ];
-  return [
-    server,
-    `redis: { url: "${redis.url}", commandTimeoutMs: ${timeoutMs} }`,
-    'privacy: { labelKey: "a label key for tests only" }',
-    'upstreams:',
-    ...upstream(
-      'shop',
-      shopUrl,
-      shop,
-      '    kind: commerce\n    limits: { requestsPerMinute: 100000, bucket: { capacity: 4000, leakPerSecond: 200 } }',
-    ),
-    ...upstream(
-      'openai',
-      modelUrl,
-      model,
-      '    kind: language-model\n    limits: { requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000 }',
-    ),
-    `workspaces:\n  acme: { keys: ["${hash}"] }`,
-  ].join('\n');
+      ? ''
+      : `  ${name}: { origins: ["${url}"], allowPrivateAddresses: true, credential: ${credential}, ${more} }\n`;
+  const ofShop =
+    'kind: commerce, limits: { requestsPerMinute: 100000, bucket: { capacity: 4000, leakPerSecond: 200 } }';
+  const ofModel =
+    'kind: language-model, limits: { requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000 }';
+  return `${server}
+redis: { url: "${redis.url}", commandTimeoutMs: ${timeoutMs} }
+privacy: { labelKey: "a label key for tests only" }
+upstreams:
+${upstream('shop', shopUrl, shop, ofShop)}${upstream('openai', modelUrl, model, ofModel)}workspaces:
+  acme: { keys: ["${hash}"] }`;
 }
 
 export const orders = { path: `${ordersPath}?limit=1` };

@@ -49,12 +49,10 @@ const named = {
 };
 const inOne = { 'x-ratelimit-limit': '10, 10;w=1, 50;w=60, 1000;w=3600', 'x-ratelimit-remaining': '4' };
 const burst = structured('"second";q=10;w=1, "minute";q=100;w=60', '"second";r=9;t=1');
-const daily = structured('"b";q=10;w=10, "d";q=5000;w=86400', '"b";r=8;t=1, "d";r=4998;t=69076');
 const behind = { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '76;w=21600' };
 const threeQuarters = limits('x-ratelimit', 5_000, 4_999, String(nowMs / 1_000 + 3_000));
 
 test.each<[string, Fields, string]>([
-  ['one meter of each policy', daily, 'requests 10/10s 1..2, requests_day 5000/86400s 1..2'],
   ['a burst beside a minute', burst, 'requests_burst 10/1s 0..1, requests 100/60s'],
   [
     'three windows in one field',

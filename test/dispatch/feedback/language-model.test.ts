@@ -24,10 +24,7 @@ const ofMinute = { 'x-ratelimit-limit-minute': '10', 'x-ratelimit-remaining-minu
 
 describe('the limit fields of a language model', () => {
   test.each<[string, Fields, string]>([
-    ['the day', quota('requests', 200, 199, '7m12s'), 'requests_day 200/86400s 1..1'],
-    ['the day in a drain', quota('requests', 200, 198, '11m32.334s'), 'requests_day 200/86400s 1.603..1.603'],
     ['the day by a first call', quota('requests', 14_400, 14_399, '6s'), 'requests_day 14400/86400s 1..1'],
-    ['no window that does not fit', quota('tokens', 18_000, 17_997, '7.66s'), 'tokens 18000/? 2..3'],
     ['a level alone', quota('tokens', 30_000, 29_990, 'soon'), 'tokens 30000/? 9..10'],
     ['the period of renewal', renewed, 'requests 10/10s 0..1'],
     ['the tighter of two limits for one meter', project, 'tokens 5000/60s 999.917..1000.083'],
@@ -42,11 +39,6 @@ describe('the limit fields of a language model', () => {
     ['of no provider what those of any API do', older, 'requests 10/60s 5..6'],
     ['of no provider what those of any API do', ofMinute, 'requests 10/60s 5..6'],
   ])('state %s: %j', (_, fields, expected) => expect(meterWords(model, fields)).toBe(expected));
-
-  test('are ignored when their reset contradicts what is left', () => {
-    const fields = { ...quota('tokens', 5_000, 0, '0'), 'x-ratelimit-renewalperiod-tokens': '60' };
-    expect(learn(model, { fields }).meters).toMatchObject([{ level: { lowest: 4_999, highest: 5_000 } }]);
-  });
 
   test('give a level that keeps the fraction shown by the reset and contains the true one', () => {
     // Two calls 64 ms apart on 500 per minute: used is 2 − 64 × 500/60000.
@@ -180,7 +172,6 @@ describe('the wait of a refusal', () => {
     ['is that of its milliseconds first', { 'retry-after-ms': '70', 'retry-after': '1' }, told, 70],
     ['is Retry-After rather than that of its sentence', { 'retry-after': '1' }, told, 1_000],
     ['is that of its sentence, whatever that says of billing', {}, told, 68_256],
-    ['is the period of renewal, where the reset of nothing left is zero', trap, null, 60_000],
     ['is that of its sentence before such a period', trap, error('Retry after 17 seconds. More.'), 17_000],
     ['is unknown for a used-up day', { 'retry-after': '31' }, daily, null],
     ['is nowhere', {}, '<html>', null],
