@@ -5,7 +5,6 @@
  * Owns: patterns of arrivals and of limits, and how a pattern is multiplied. Does not own: any decision about a call.
  */
 import { Headrooms } from '../../src/activity/headrooms.ts';
-import type { Headroom } from '../../src/activity/headroom.policy.ts';
 import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Lesson, MeterSetting } from '../../src/limiter/limiter.ts';
@@ -39,13 +38,6 @@ export interface Pattern {
   readonly maxWaitMs: number;
   readonly serviceMs: readonly [from: number, until: number];
   readonly arrivals: readonly Arrival[];
-}
-
-export interface Course {
-  readonly sent: number;
-  readonly refused: number;
-  readonly longestWaitMs: number;
-  readonly headroom: Headroom | null;
 }
 
 const minuteMs = 60_000;
@@ -134,7 +126,7 @@ function multiplied(arrivals: readonly Arrival[], factor: number): Arrival[] {
 }
 
 /** The pattern `factor` times as densely, from beginning to end. */
-export async function course(pattern: Pattern, factor: number): Promise<Course> {
+export async function course(pattern: Pattern, factor: number) {
   const { stated, serviceMs, ceilings, weights, maxWaitMs } = pattern;
   const random = new SeededRandom(pattern.seed + 1_000_000);
   const between = ([from, until]: readonly [number, number]): number => from + random.next() * (until - from);
@@ -142,7 +134,7 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
   const { queue, limiter, ceilings: store } = embeddedQueue({ clock });
   const recorder = new Recorder({ clock, shared: embeddedActivity, labelOf: (id) => id });
   const upstream = stated === null ? null : new Bucket(stated, 0);
-  let [sent, refused, longestWaitMs] = [0, 0, 0];
+  let refused = 0;
   let number = 0;
   const setting = { meters: pattern.meters, learn: true, probe: stated === null ? 0 : 1 };
 
@@ -176,8 +168,6 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
       const ticket = await queue.enter(...entering);
       const lease = await ticket.whenGranted();
       const waitedMs = clock.monotonic() - arrivedAt;
-      longestWaitMs = Math.max(longestWaitMs, waitedMs);
-      sent += 1;
       const sentAt = clock.monotonic();
       upstream?.take(1, sentAt);
       await new Promise<void>((resume) => clock.outside(sentAt + Math.round(between(serviceMs)), resume));
@@ -209,5 +199,5 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
   );
   const headroom = await headrooms.ofUpstream('u');
   await limiter.close();
-  return { sent, refused, longestWaitMs, headroom };
+  return { refused, headroom };
 }

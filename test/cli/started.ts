@@ -1,28 +1,18 @@
 /** Commands of this project as processes of their own, as a person starts them; all of it gone at the end of the test, whatever happens. */
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createKey } from '../../src/cli/keys.ts';
 
-export interface Started {
-  readonly child: ChildProcess;
-  /** Both outputs so far. */
-  printed(): string;
-  /** Resolves with what was printed as soon as it contains the text. Rejects when the process ends before. */
-  saying(text: string): Promise<string>;
-  /** Exit code, or the signal's name, once every process that could still print is gone. */
-  readonly ended: Promise<number | string | null>;
-  /** Sends a signal to the process, or to all of its group, as a terminal does. */
-  signal(name: NodeJS.Signals, to?: 'process' | 'group'): void;
-}
-
 const running = new Set<Started>();
 const folders: string[] = [];
 
+export type Started = ReturnType<typeof start>;
+
 /** Starts it in a process group of its own. */
-export function start(command: string, args: readonly string[]): Started {
+export function start(command: string, args: readonly string[]) {
   const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'], detached: true });
   let printed = '';
   const listeners = new Set<() => void>();
@@ -34,11 +24,13 @@ export function start(command: string, args: readonly string[]): Started {
   const ended = once(child, 'close').then(
     ([code, signal]: (number | string | null)[]) => code ?? signal ?? null,
   );
-  const started: Started = {
+  const started = {
     child,
-    printed: () => printed,
-    saying: (text) =>
-      new Promise((resolve, reject) => {
+    /** Both outputs so far. */
+    printed: (): string => printed,
+    /** Resolves with what was printed as soon as it contains the text. Rejects when the process ends before. */
+    saying: (text: string) =>
+      new Promise<string>((resolve, reject) => {
         const listen = (): void => {
           if (printed.includes(text)) resolve(printed);
         };
@@ -46,8 +38,11 @@ export function start(command: string, args: readonly string[]): Started {
         listen();
         ended.then(() => reject(new Error(`ended without saying "${text}":\n${printed}`)), reject);
       }),
+    /** Exit code, or the signal's name, once every process that could still print is gone. */
     ended,
-    signal: (name, to = 'process') => void process.kill((child.pid ?? NaN) * (to === 'group' ? -1 : 1), name),
+    /** Sends a signal to the process, or to all of its group, as a terminal does. */
+    signal: (name: NodeJS.Signals, to: 'process' | 'group' = 'process') =>
+      void process.kill((child.pid ?? NaN) * (to === 'group' ? -1 : 1), name),
   };
   running.add(started);
   void ended.then(() => running.delete(started));

@@ -15,36 +15,23 @@ import {
   type TokenEndpointOptions,
 } from '../../support/token-endpoint.ts';
 
-export interface GrantWorld {
-  readonly folder: string;
-  readonly path: string;
-  readonly endpoint: TokenEndpoint;
-  readonly client: OAuthClient;
-  /** Log lines and outcomes of all grants, in order. */
-  readonly said: string[];
-  /** A grant as another process would have it; its own file, where it sees another one. */
-  grant(changes?: {
-    readonly path?: string;
-    readonly send?: SendTokenRequest;
-    readonly clock?: Clock;
-  }): RefreshGrant;
-  /** One token by this grant, or the class of the failure. */
-  fetch(grant: RefreshGrant, unwanted?: string | null): Promise<string>;
-  /** The refresh token in the file. */
-  kept(): Promise<string>;
-  close(): Promise<void>;
+/** What a grant has otherwise: its own file, where it sees another one. */
+interface Changes {
+  readonly path?: string;
+  readonly send?: SendTokenRequest;
+  readonly clock?: Clock;
 }
 
-export const tokenOf = (fetched: Fetched): string =>
-  fetched.kind === 'token' ? fetched.token : fetched.fault;
+const tokenOf = (fetched: Fetched): string => (fetched.kind === 'token' ? fetched.token : fetched.fault);
 
-export async function startGrants(options: TokenEndpointOptions): Promise<GrantWorld> {
+export async function startGrants(options: TokenEndpointOptions) {
   const folder = await mkdtemp(join(tmpdir(), 'sluice-refresh-'));
   const path = join(folder, 'token');
   const endpoint = await startTokenEndpoint(options);
   await writeFile(path, `${endpoint.refreshTokens[0] ?? ''}\n`, { mode: 0o600 });
   const client: OAuthClient = { ...oauthClient, tokenUrl: endpoint.url, refreshTokenFile: path };
   const upstream = upstreamSettings('shop', [], { allowPrivateAddresses: true });
+  /** Log lines and outcomes of all grants, in order. */
   const said: string[] = [];
   const made: RefreshGrant[] = [];
   const log = Object.fromEntries(
@@ -59,7 +46,8 @@ export async function startGrants(options: TokenEndpointOptions): Promise<GrantW
     endpoint,
     client,
     said,
-    grant(changes = {}) {
+    /** A grant as another process would have it. */
+    grant(changes: Changes = {}): RefreshGrant {
       const grant = new RefreshGrant({
         path,
         clock: systemClock,
@@ -74,8 +62,11 @@ export async function startGrants(options: TokenEndpointOptions): Promise<GrantW
       made.push(grant);
       return grant;
     },
-    fetch: async (grant, unwanted = null) => tokenOf(await grant.fetch({ client, upstream, unwanted })),
-    async kept() {
+    /** One token by this grant, or the class of the failure. */
+    fetch: async (grant: RefreshGrant, unwanted: string | null = null) =>
+      tokenOf(await grant.fetch({ client, upstream, unwanted })),
+    /** The refresh token in the file. */
+    async kept(): Promise<string> {
       const text = await readFile(path, 'utf8');
       if (!text.startsWith('{')) return text.trim();
       return (JSON.parse(text) as { refresh_token: string }).refresh_token;
@@ -87,3 +78,4 @@ export async function startGrants(options: TokenEndpointOptions): Promise<GrantW
     },
   };
 }
+export type GrantWorld = Awaited<ReturnType<typeof startGrants>>;
