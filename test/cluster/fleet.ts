@@ -199,6 +199,7 @@ export function onRedis() {
         request.on('data', (chunk: Buffer) => (body += chunk.toString()));
         request.on('end', () => respond(response, request, body));
       });
+      // On every address: origins of one server may differ in theirs.
       await new Promise<void>((resolve) => http.listen(0, resolve));
       open.push(() => new Promise((resolve) => http.close(resolve).closeAllConnections()));
       const { port } = http.address() as AddressInfo;

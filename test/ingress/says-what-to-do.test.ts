@@ -1,22 +1,21 @@
 /** The first mistakes of a new user are answered with what to do. */
 import { once } from 'node:events';
-import { createServer, request, type IncomingMessage } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { request, type IncomingMessage } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { listening, type Listening } from '../support/listening.ts';
 
 let gateway: TestGateway;
 let authorized: Record<string, string>;
-const paced = createServer((_request, response) => response.end());
+let paced: Listening;
 beforeAll(async () => {
-  await once(paced.listen(0, '127.0.0.1'), 'listening');
-  const { port } = paced.address() as AddressInfo;
+  paced = await listening((_request, response) => void response.end());
   const limits = 'limits: { requestsPerMinute: 3 }';
   gateway = await startGateway({
     upstreams: `
   up: { origins: ["https://up.example"], credential: "Bearer x", ${limits} }
-  paced: { origins: ["http://127.0.0.1:${port}"], allowPrivateAddresses: true, ${limits} }`,
+  paced: { origins: ["${paced.url}"], allowPrivateAddresses: true, ${limits} }`,
     workspaces: { acme: '    requestsPerMinute: none' },
     server: '  maxBodyBytes: 8\n',
   });
@@ -24,7 +23,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await gateway.close();
-  paced.close();
+  await paced.close();
 });
 
 async function detailOf(

@@ -1,8 +1,8 @@
 /** A gateway in front of an upstream that answers as the test says. `closeAll` of `world.ts` ends both. */
-import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingHttpHeaders, ServerResponse } from 'node:http';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { serviceOf, startGateway, type GatewayOptions } from '../support/gateway.ts';
+import { listening } from '../support/listening.ts';
 import { until } from '../support/until.ts';
 import { bucketsOf, keyOf, opened, sendTo, type Sending } from './world.ts';
 
@@ -49,7 +49,7 @@ export type Scripted = Awaited<ReturnType<typeof scripted>>;
 export async function scripted(script: Script = () => ({}), options: ScriptedOptions = {}) {
   const { clock = systemClock, upstreams = { api: '' }, sections = '', ...more } = options;
   const arrivals: Arrival[] = [];
-  const http = createServer((request, response) => {
+  const { url: origin, close } = await listening((request, response) => {
     const { method = '', url: path = '', headers } = request;
     const parts: Buffer[] = [];
     request.on('data', (part: Buffer) => parts.push(part));
@@ -70,9 +70,7 @@ export async function scripted(script: Script = () => ({}), options: ScriptedOpt
       else clock.after(tookMs, reply);
     });
   });
-  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
-  opened.push(() => new Promise((resolve) => http.close(resolve).closeAllConnections()));
-  const origin = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
+  opened.push(close);
   const written = Object.entries(upstreams).map(
     ([name, flow]) => `  ${name}: { origins: ["${origin}"], allowPrivateAddresses: true, ${flow} }`,
   );
