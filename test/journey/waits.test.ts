@@ -72,6 +72,19 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     await release();
     expect(nonces(shop.log)).not.toContain('5');
   });
+
+  test('by a full lane', async () => {
+    const { orders, settled, occupy, shop } = await startWorld({ shopLimits: 'maxQueued: 3' });
+    const release = await occupy();
+    const waiting = [2, 3, 4].map((at) => orders(at));
+    await settled(3);
+    const refused = await orders(5);
+    expectAtOnce(refused, 'queue_full', 'queue');
+    expect(refused.shouldRetry).toBeNull();
+    await release();
+    expect(tally(await Promise.all(waiting))).toEqual({ 200: 3 });
+    expect(nonces(shop.log).toSorted()).toEqual(['2', '3', '4', 'occupied']);
+  });
 });
 
 test('a waiting call that becomes too late is refused at that moment, not at its deadline', async () => {
