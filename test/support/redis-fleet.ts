@@ -46,45 +46,30 @@ ${made.map(([name, { hash }]) => `  ${name}:\n    keys: ["${hash}"]\n${workspace
   };
 }
 
-export interface CallResponse {
-  readonly nonce: string;
-  /** Monotonic milliseconds. */
-  readonly sentAt: number;
-  readonly status: number;
-  /** Milliseconds from sending to the end of the response. */
-  readonly tookMs: number;
-  /** Code of a refusal made by Sluice, or of a broken connection; empty for a response of the upstream. */
-  readonly code: string;
-  /** What held the call, as the problem document of a refusal says; empty otherwise. */
-  readonly heldBy: string;
-  /** `retry-after-ms` of a refusal, else `null`. */
-  readonly retryAfterMs: number | null;
-  /** `sluice-ticket` of a refusal that keeps its position, else `null`. */
-  readonly ticket: string | null;
-}
-
-type Refusal = Pick<CallResponse, 'heldBy' | 'retryAfterMs' | 'ticket'>;
-const noRefusal: Refusal = { heldBy: '', retryAfterMs: null, ticket: null };
+export type CallResponse = Awaited<ReturnType<typeof send>>;
 
 /** What a refusal says beside its code; `heldBy` is `unreadable` when its document is not JSON. */
-function refusalOf({ headers }: IncomingMessage, document: Buffer): Refusal {
+function refusalOf({ headers }: Pick<IncomingMessage, 'headers'>, document: string) {
   const retryAfterMs = headers['retry-after-ms'] === undefined ? null : Number(headers['retry-after-ms']);
   const ticket = headers['sluice-ticket'];
-  const given = { retryAfterMs, ticket: typeof ticket === 'string' ? ticket : null };
-  if (document.length === 0) return { heldBy: '', ...given };
+  let heldBy: unknown = '';
   try {
-    const { heldBy } = JSON.parse(document.toString('utf8')) as { heldBy?: unknown };
-    return { heldBy: typeof heldBy === 'string' ? heldBy : '', ...given };
+    if (document !== '') ({ heldBy } = JSON.parse(document) as { heldBy?: unknown });
   } catch {
-    return { heldBy: 'unreadable', ...given };
+    heldBy = 'unreadable';
   }
+  return {
+    heldBy: typeof heldBy === 'string' ? heldBy : '',
+    retryAfterMs,
+    ticket: typeof ticket === 'string' ? ticket : null,
+  };
 }
 
 /** Keep-alive sockets of one client. */
 export const clientAgent = (): Agent => new Agent({ keepAlive: true, maxSockets: Infinity });
 
 /** Sends one call; a broken connection is status 0. */
-export function send(call: {
+export async function send(call: {
   readonly url: string;
   readonly path: string;
   readonly key: string;
@@ -93,48 +78,46 @@ export function send(call: {
   readonly headers?: Readonly<Record<string, string>>;
   readonly agent?: Agent;
   readonly signal?: AbortSignal;
-}): Promise<CallResponse> {
-  const startedAt = systemClock.monotonic();
+}) {
+  /** Monotonic milliseconds. */
+  const sentAt = systemClock.monotonic();
   const body = call.body === undefined ? null : JSON.stringify(call.body);
-  return new Promise((resolve) => {
-    const end = (status: number, code: string, refusal: Refusal = noRefusal): void =>
-      resolve({
-        nonce: call.nonce,
-        sentAt: startedAt,
-        status,
-        tookMs: systemClock.monotonic() - startedAt,
-        code,
-        ...refusal,
-      });
-    const outgoing = request(
-      `${call.url}${call.path}`,
-      {
-        method: body === null ? 'GET' : 'POST',
-        ...(call.agent === undefined ? {} : { agent: call.agent }),
-        ...(call.signal === undefined ? {} : { signal: call.signal }),
-        headers: {
-          'sluice-key': call.key,
-          'x-nonce': call.nonce,
-          ...(body === null
-            ? {}
-            : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
-          ...call.headers,
+  /** `code`: of a refusal made by Sluice, or of a broken connection; empty for a response of the upstream. */
+  const ended = await new Promise<{ status: number; code: string } & ReturnType<typeof refusalOf>>(
+    (resolve) => {
+      const end = (status: number, code: string, refusal = refusalOf({ headers: {} }, '')): void =>
+        resolve({ status, code, ...refusal });
+      const outgoing = request(
+        `${call.url}${call.path}`,
+        {
+          method: body === null ? 'GET' : 'POST',
+          ...(call.agent === undefined ? {} : { agent: call.agent }),
+          ...(call.signal === undefined ? {} : { signal: call.signal }),
+          headers: {
+            'sluice-key': call.key,
+            'x-nonce': call.nonce,
+            ...(body === null
+              ? {}
+              : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
+            ...call.headers,
+          },
         },
-      },
-      (response) => {
-        const code = String(response.headers['sluice-error'] ?? '');
-        const parts: Buffer[] = [];
-        response.on('error', () => end(0, 'cut'));
-        response.on('end', () =>
-          end(response.statusCode ?? 0, code, refusalOf(response, Buffer.concat(parts))),
-        );
-        if (code === '') response.resume();
-        else response.on('data', (part: Buffer) => parts.push(part));
-      },
-    );
-    outgoing.on('error', (failure: NodeJS.ErrnoException) => end(0, failure.code ?? failure.name));
-    outgoing.end(body ?? undefined);
-  });
+        (response) => {
+          const code = String(response.headers['sluice-error'] ?? '');
+          const parts: Buffer[] = [];
+          response.on('error', () => end(0, 'cut'));
+          response.on('end', () =>
+            end(response.statusCode ?? 0, code, refusalOf(response, Buffer.concat(parts).toString())),
+          );
+          if (code === '') response.resume();
+          else response.on('data', (part: Buffer) => parts.push(part));
+        },
+      );
+      outgoing.on('error', (failure: NodeJS.ErrnoException) => end(0, failure.code ?? failure.name));
+      outgoing.end(body ?? undefined);
+    },
+  );
+  return { nonce: call.nonce, sentAt, tookMs: systemClock.monotonic() - sentAt, ...ended };
 }
 
 export const chatPath = '/via/openai/v1/chat/completions';
