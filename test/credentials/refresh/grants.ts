@@ -8,12 +8,7 @@ import { RefreshGrant } from '../../../src/credentials/refresh-grant.ts';
 import type { Fetched, SendTokenRequest } from '../../../src/credentials/token-endpoint.ts';
 import { createEndpoint } from '../../../src/dispatch/one-request.ts';
 import { upstreamSettings } from '../../support/upstream-settings.ts';
-import {
-  oauthClient,
-  startTokenEndpoint,
-  type TokenEndpoint,
-  type TokenEndpointOptions,
-} from '../../support/token-endpoint.ts';
+import { oauthClient, startTokenEndpoint, type TokenEndpointOptions } from '../../support/token-endpoint.ts';
 
 /** What a grant has otherwise: its own file, where it sees another one. */
 interface Changes {
