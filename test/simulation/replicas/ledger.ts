@@ -152,6 +152,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly takes = new Map<string, number>();
   /** Until when the last of the positions is kept that clients of refused calls were told of, by bucket. */
   readonly keptUntil = new Map<string, number>();
+  /** When anything but a grant last changed what a bucket holds. */
+  readonly changedAt = new Map<string, number>();
   /** Until when a response sent the lanes of a workspace to sleep, by workspace and bucket. */
   readonly asleepUntil = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
@@ -334,6 +336,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         this.reach('lease expired');
       }
     }
+    if (event !== null && /^(?:settle|learn|reconfigure)$/.test(event.kind))
+      this.changedAt.set(model.key, now);
     if (event?.kind === 'slot_taken' && event.edge === null) this.reach('left the edge of the ceiling');
     if (event?.kind === 'slot_taken' && event.edge?.slots === 0)
       this.reach('last place under the ceiling taken');

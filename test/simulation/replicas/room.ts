@@ -16,6 +16,8 @@ const minLevel = 1e-9;
 /** A reload takes effect within a second of store time, and a tick makes up for a wake-up that was lost. Milliseconds. */
 const withinMs = 1_000;
 const tickMs = 1_500;
+/** Lateness that a meter may hold, and a tick. Milliseconds. */
+const standstillMs = 2_500;
 /** In one process nothing is on its way; a crowd may wait for a pilot. Milliseconds. */
 const quicklyMs = 150;
 
@@ -25,6 +27,10 @@ export class Room {
   readonly #upstreams: ReadonlyMap<string, Upstream>;
   /** Since when a call could have been granted. */
   readonly #since = new Map<string, number>();
+  readonly #still = new Map<
+    string,
+    { readonly movedAt: number; readonly from: number; readonly drainMs: number }
+  >();
 
   constructor(ledger: ReplicaLedger, server: Server, upstreams: ReadonlyMap<string, Upstream>) {
     this.#upstreams = upstreams;
@@ -39,6 +45,7 @@ export class Room {
       if (call.state === 'waiting' && call.plan.lane.bucket === model.key) waiting.push(call);
     }
     const able = waiting.filter((call) => this.#mayGo(call, model, now));
+    if (ledger.isAlone) this.#standsStill(model, able, now);
     // Of a process alone it is known what holds the others.
     if (able.length === 0 || (able.length < waiting.length && !ledger.isAlone)) {
       return void this.#since.delete(model.key);
@@ -56,6 +63,26 @@ export class Room {
     const invariant = changedAt === null ? '6' : '14';
     ledger.broken(now, invariant, `${model.key} has room for ${names} since ${from.toFixed(0)}`);
     this.#since.set(model.key, now + 60_000);
+  }
+
+  /** Whatever the meters believe: a bucket that might go stands still at most as long as it takes to drain. */
+  #standsStill({ key, bucket }: StoredBucket, able: readonly Call[], now: number): void {
+    const ledger = this.#ledger;
+    const { documents, windows } = keyed(ledger.plan.buckets, key);
+    const isOpen =
+      bucket?.opened === true && (ledger.closings.get(key) ?? []).every(({ until }) => until < now);
+    const mayGo = isOpen && able.some(({ plan }) => !isBackground(plan.lane));
+    const movedAt = Math.max(ledger.issuedAt.get(key) ?? 0, ledger.changedAt.get(key) ?? 0);
+    const known = this.#still.get(key);
+    if (!mayGo || documents.length > 0 || windows !== undefined || known?.movedAt !== movedAt) {
+      const drainMs = [...(bucket?.meters.values() ?? [])].map(({ limit, level, windowMs }) =>
+        limit === null ? 0 : (level / limit) * windowMs,
+      );
+      this.#still.set(key, { movedAt, from: now, drainMs: Math.max(0, ...drainMs) });
+    } else if (now - known.from > known.drainMs * 1.01 + standstillMs) {
+      ledger.broken(now, '6', `${key} stands still since ${known.from.toFixed(0)}`);
+      this.#still.delete(key);
+    }
   }
 
   /** Its lane is below its cap, and its ceiling has a slot for it and for all grants in transit. */
