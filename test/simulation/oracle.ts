@@ -58,19 +58,19 @@ export function canBeJudged(
 
 export async function judge(plan: Plan, refused: RefusedCall): Promise<Verdict> {
   const { id, code, at, retryInMs } = refused;
-  const tolerance = toleranceOf(plan, refused);
+  const { early, late } = toleranceOf(plan, refused);
   const { at: cameAt, maxWaitMs } = callOf(plan, id);
   const leftMs = cameAt + maxWaitMs - at;
   const maxMs = Math.max(leftMs, retryInMs);
-  const until = at + maxMs + tolerance(maxMs) + 1_000;
+  const until = at + maxMs + late(maxMs) + 1_000;
   const stayed = await follow(patient(plan, refused), id, { after: at, until });
   const couldMs = after(at, stayed.vacantAt ?? stayed.sentAt);
   const said = `${id} was refused with ${code} ${ms(retryInMs)} at ${at.toFixed(2)}`;
-  if (couldMs !== null && code !== 'queue_full' && couldMs + tolerance(Math.max(0, leftMs)) < leftMs)
+  if (couldMs !== null && code !== 'queue_full' && couldMs + late(Math.max(0, leftMs)) < leftMs)
     return wrong(`${said}, with ${ms(leftMs)} of its wait left, and could have gone after ${ms(couldMs)}`);
-  if (couldMs !== null && retryInMs > Math.max(minStatedMs, couldMs) + tolerance(retryInMs))
+  if (couldMs !== null && retryInMs > Math.max(minStatedMs, couldMs) + late(retryInMs))
     return wrong(`${said}, and could have gone after ${ms(couldMs)}`);
-  const grace = tolerance(retryInMs);
+  const grace = early(retryInMs);
   // A full line lets nobody wait in it: whoever was refused for it uses the tolerance to come later.
   const later = { ...refused, retryInMs: retryInMs + (code === 'queue_full' ? grace : 0) };
   const plans = returning(plan, later, Math.max(maxWaitMs, grace));

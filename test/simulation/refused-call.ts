@@ -15,9 +15,17 @@ export interface RefusedCall {
   readonly sent: ReadonlySet<string>;
   /** Calls that had not ended then and whose tickets the store had taken in when it decided. */
   readonly known: ReadonlySet<string>;
+  /**
+   * Calls of its bucket under way of which no response tells whether the upstream has counted them: each left so shortly before or after a
+   * call with a response that either may have come first.
+   */
+  readonly uncounted: ReadonlySet<string>;
   /** No other call of its bucket came to the store or left it so shortly before that whoever refused it may not have heard of it. */
   readonly isSure: boolean;
 }
+
+/** Of two calls that left within this time of each other either may have arrived first. Milliseconds. */
+const crossingMs = 250;
 
 interface SeenCall {
   readonly plan: CallPlan;
@@ -52,5 +60,12 @@ export function refusedCallOf(
     const isRecent = lagMs > 0 && Math.max(admittedAt, sentAt.at(-1) ?? -1) >= refusal.at - lagMs;
     if (state === 'entering' || isRecent || endedAt >= refusal.at - lagMs) isSure = false;
   }
-  return { ...refusal, isArriving, came, sent, known, isSure };
+  const sentHere = calls.filter(
+    ({ plan, sentAt }) => sentAt.length > 0 && plan.lane.bucket === itself?.plan.lane.bucket,
+  );
+  const answeredAt = sentHere.flatMap(({ state, sentAt }) => (state === 'ended' ? sentAt.slice(-1) : []));
+  const isUncounted = ({ state, sentAt }: SeenCall): boolean =>
+    state === 'sent' && answeredAt.some((at) => Math.abs(at - (sentAt.at(-1) ?? 0)) <= crossingMs);
+  const uncounted = new Set(sentHere.filter(isUncounted).map(({ plan }) => plan.id));
+  return { ...refusal, isArriving, came, sent, known, uncounted, isSure };
 }
