@@ -114,6 +114,7 @@ export function drivenObservation(
       return call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long', heldBy, admission });
     if (end === 'refused for good')
       return call.ended({ outcome: 'rejected', status: 429, code: 'upstream_refused', admission });
+    call.queued();
     call.sent();
     if (end === 'flight') return;
     if (end === 'throttled') {
