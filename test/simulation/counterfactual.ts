@@ -42,7 +42,9 @@ export function calmOf(plan: Plan): Plan {
       {
         ...bucket,
         ...(isLimited ? { requests: { limit: 1_000_000, windowMs: 1_000 }, tokens: null, cost: null } : {}),
-        calm: true,
+        // Points are stated at a call's end. A response that is longer on its way back than another one tells of an older level, and lets one
+        // call too many go.
+        calm: isLimited || bucket.cost === null,
         isReliable: true,
         perDay: null,
         documents: [],
