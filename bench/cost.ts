@@ -28,8 +28,8 @@ import { endProxies, load, startGateway, startPlain, startUpstream } from './pro
 
 const rounds = Number(process.env['ROUNDS'] ?? 7);
 const calls = Number(process.env['CALLS'] ?? 3_000);
-/** Each proxy's code is compiled by then, in the yardstick's process as in the gateways'. */
-const warmUpCalls = Number(process.env['WARMUP'] ?? 10_000);
+/** Each proxy's code is compiled by then, in the yardstick's process as in the gateways': a process settles after tens of thousands of calls. */
+const warmUpCalls = Number(process.env['WARMUP'] ?? 40_000);
 const folder = mkdtempSync(join(tmpdir(), 'sluice-cost-'));
 
 /** Configuration of `workspaces` workspaces, every tenth with a credential of its own (and so a bucket). */
