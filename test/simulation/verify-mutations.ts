@@ -229,8 +229,9 @@ async function withMutation(
 }
 
 /** Numbers of a history say nothing outside it. */
-const plain = (what: string): string =>
-  what
+function plain(what: string): string {
+  return what
     .replace(/^\d+ at [\d.]+: /, '')
     .replaceAll(/\d+(?:\.\d+)?/g, 'n')
     .slice(0, 90);
+}
