@@ -1,6 +1,6 @@
 /**
  * Turns grants of the bucket into leases: takes a slot of the ceiling for each at the moment of sending, in the order of its
- * lane, and returns grants for which the ceiling has no slot. At the end of this file: slots, and how old one may be.
+ * lane, and returns grants for which the ceiling has no slot.
  *
  * Owns: that order, and each lane's `gate`. Does not own: which call is next (the limiter), callers and their deadlines
  * (`queued-call.ts`).
@@ -9,11 +9,17 @@
  * joined into another one while the ceiling was asked; no call leaves later behind its slot than the windows have to spare (1).
  */
 import { Refusal } from '../errors.ts';
-import type { CeilingRef, CeilingState } from '../limiter/policy/ceiling.policy.ts';
-import type { Slot, TakeReply } from '../limiter/ceiling-store.ts';
-import type { BucketKey, Grant, KeptSlots, Lesson, Settlement } from '../limiter/limiter.ts';
+import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
+import type { BucketKey, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
+import {
+  CeilingSlots,
+  isTaken,
+  type RefusedSlot,
+  type SlotReply,
+  type TakenSlot,
+  withSlots,
+} from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';
-import { useOf } from './lanes.ts';
 import type { QueuedCall, WaitRegistry } from './queued-call.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { present } from './reconfigure.ts';
@@ -40,8 +46,8 @@ export interface GateParts extends AdmissionParts {
  * gone on. No timer is shorter.
  */
 const lanePauseMs = 1;
-/** For how long it counts that a ceiling was far from its end. Milliseconds. */
-const observedMs = 10_000;
+/** For so long after a call found its ceiling away from its edge the next one asks ahead. Milliseconds. */
+const askAheadForMs = 10_000;
 
 /** The number of free slots from which on a ceiling counts as nearly used. */
 export const edgeOf = (limit: number): number => Math.max(16, Math.ceil(limit / 10));
@@ -57,8 +63,8 @@ export class CeilingGate {
 
   /**
    * Asks for the slot of an arriving call, which is about to ask for its grant and will probably get both: it then waits for one round trip
-   * to the store instead of two. `null` = it asks when it is granted. One call of a lane at a time asks ahead, and none near the end of a
-   * ceiling, where the slot might be another call's (4).
+   * to the store instead of two. `null` = it asks when it is granted. One call of a lane at a time asks ahead, and none at the
+   * edge of a ceiling, where the slot might be another call's (4).
    */
   askAhead(call: QueuedCall): Promise<SlotReply> | null {
     const { lane, request } = call;
@@ -106,7 +112,7 @@ export class CeilingGate {
     }
     const { gate } = call.lane;
     call.request = present(call.request, this.#parts.limiter);
-    call.mayTakeAll = grant.isDue === true;
+    call.mayTakeReserved = grant.isDue === true;
     call.asksForSlot = true;
     const passed = this.#takeSlot({ call, grant }, askedAhead ?? this.#slots.ask(call), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
@@ -134,8 +140,8 @@ export class CeilingGate {
       return this.#requeue(pending, { kind: 'returned', sleepMs: lanePauseMs, because: 'backoff' });
     }
     if (isTaken(slotReply) && !call.isWaiting) await call.callerWaits();
-    const fresh = this.#slots.isOld(call, slotReply) ? await this.#slots.fresh(call, slotReply) : slotReply;
-    if (!isTaken(fresh)) return this.#onRefused(pending, fresh as RefusedSlot);
+    const fresh = await this.#slots.fresh(call, slotReply);
+    if (!isTaken(fresh)) return this.#onRefused(pending, fresh);
     if (hasMoved(call, grant)) return this.#stop(pending, fresh, null);
     const now = this.#parts.clock.monotonic();
     const stop = call.reasonToStop(now);
@@ -171,7 +177,7 @@ export class CeilingGate {
     const isMinuteAmple = this.#reportEdge(pending, slot);
     const { perDay } = slot.ceiling;
     const isDayAmple = dayLeft === null || perDay === null || dayLeft > edgeOf(perDay);
-    if (call.isGrantedAtOnce && isMinuteAmple && isDayAmple) lane.asksAheadUntil = now + observedMs;
+    if (call.isGrantedAtOnce && isMinuteAmple && isDayAmple) lane.asksAheadUntil = now + askAheadForMs;
     call.asksForSlot = false;
     this.#parts.registry.grant(call, new AdmittedLease(this.#parts, pending, slot));
   }
@@ -202,8 +208,8 @@ export class CeilingGate {
   }
 
   /** Other lanes go first where it is their turn; a background call that is due waits for nobody. */
-  #delayMs({ mayTakeAll, lane }: QueuedCall): number {
-    return mayTakeAll ? 0 : this.#parts.rotation.delayMs(lane);
+  #delayMs({ mayTakeReserved, lane }: QueuedCall): number {
+    return mayTakeReserved ? 0 : this.#parts.rotation.delayMs(lane);
   }
 
   /** Returns the ticket to its lane, without waiting until the limiter has heard of it: grants behind it go back with the same command. */
@@ -257,7 +263,7 @@ class AdmittedLease implements Lease {
 
   get ceiling(): CeilingState | null {
     const { ceiling, reply } = this.#slot;
-    return withPlaces(reply.state, ceiling.left?.perMinute ?? 0);
+    return withSlots(reply.state, ceiling.left?.perMinute ?? 0);
   }
 
   holds(): boolean {
@@ -293,155 +299,8 @@ class AdmittedLease implements Lease {
   }
 }
 
-/** The client is told of its workspace's ceiling, not of the part that the call may use. */
-const withPlaces = (state: CeilingState | null, more: number): CeilingState | null =>
-  state === null ? null : { ...state, limit: state.limit + more, remaining: state.remaining + more };
-
 /** How long the lane of a call sends nothing after this settlement, milliseconds. */
 function standstillMs(settlement: Settlement, { request }: QueuedCall, leaseMs: number): number {
   if (settlement.kind === 'throttled' || settlement.kind === 'returned') return settlement.sleepMs;
   return settlement.kind === 'unknown' && request.admission.maxInFlight === 1 ? leaseMs : 0;
-}
-
-// Slots. The ceiling counts a slot from the time at which it was taken, but it bounds what arrives upstream: a call that could not leave at
-// once takes its slot again.
-
-/** A slot older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
-const freshMs = 100;
-/** A store whose replies usually take longer than this is far: its slots are counted from a later time. Milliseconds. */
-const farMs = freshMs / 2;
-/** A call of a far store may leave so many usual replies after it has asked: calls before it may have to ask again. */
-const farReplies = 3;
-/** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
-const maxLateMs = 2_000;
-/** The reply of a ceiling that was asked for a slot. */
-export interface SlotReply {
-  readonly reply: TakeReply;
-  /** The ceiling, with the limits under which it was asked, and their tag: a reload may have changed them since. */
-  readonly ceiling: CeilingRef;
-  readonly ceilingTag: string;
-  /**
-   * A call with this slot has to leave by then, on the monotonic clock: at most `freshMs` after the time that the slot is counted
-   * from, which is not before it was asked for.
-   */
-  readonly goodUntil: number;
-  /** The ceiling has slots, but these are kept for reservations of others; `null` = that is not why it refused. */
-  readonly keptForOthers: KeptSlots | null;
-}
-
-type TakenSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'taken' }> };
-
-type RefusedSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'refused' }> };
-
-const isTaken = (slot: SlotReply): slot is TakenSlot => slot.reply.kind === 'taken';
-
-class CeilingSlots {
-  readonly #parts: AdmissionParts;
-  /** How long the last replies took, milliseconds. One slow reply is a stall, also of this process: a far store has two of them slow. */
-  readonly #lastMs = [0, 0, 0, 0];
-  /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
-  #farLateMs = 0;
-
-  constructor(parts: AdmissionParts) {
-    this.#parts = parts;
-  }
-
-  /** The store is far: its slots may become too old before their calls are next. */
-  get isFar(): boolean {
-    return this.#farLateMs > 0;
-  }
-
-  /**
-   * The reply when `before` has resolved, which is when the grants before this one have theirs. Slots of a far store that become too old
-   * meanwhile are taken again at once: asking only when a call is next would cost a round trip, in which all slots behind it become too old.
-   */
-  async whenNext(call: QueuedCall, asked: SlotReply, before: Promise<void>): Promise<SlotReply> {
-    const { clock } = this.#parts;
-    let slot = asked;
-    let isNext = false;
-    const turn = before.then(() => {
-      isNext = true;
-    });
-    while (!isNext && this.isFar && this.#ages(call, slot)) {
-      const aged = Promise.withResolvers<void>();
-      const cancel = clock.after(Math.max(0, slot.goodUntil - clock.monotonic()) + 1, aged.resolve);
-      await Promise.race([turn, aged.promise]);
-      cancel();
-      if (!isNext) slot = await this.fresh(call, slot);
-    }
-    return slot;
-  }
-
-  /** The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. */
-  async fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
-    let slot = asked;
-    while (this.isOld(call, slot)) slot = await this.ask(call, slot);
-    return slot;
-  }
-
-  /** The slot would be counted from too early a time, if its call left with it now. */
-  isOld(call: QueuedCall, slot: SlotReply): boolean {
-    return this.#parts.clock.monotonic() > slot.goodUntil && this.#ages(call, slot);
-  }
-
-  /** A refusal, the slot of a ceiling without a minute, and that of a call that is not sent any more are not taken again. */
-  #ages(call: QueuedCall, slot: SlotReply): boolean {
-    return (
-      isTaken(slot) &&
-      slot.ceiling.perMinute !== null &&
-      !call.isGone &&
-      this.#parts.clock.monotonic() <= call.deadline
-    );
-  }
-
-  #noteReply(tookMs: number): void {
-    this.#lastMs.push(tookMs);
-    this.#lastMs.shift();
-    const slowMs = this.#lastMs.filter((ms) => ms > farMs).sort((a, b) => b - a);
-    const [, usualMs = 0] = slowMs;
-    this.#farLateMs = Math.min(farReplies * usualMs, maxLateMs);
-  }
-
-  async giveBack({ ceiling, reply }: SlotReply): Promise<void> {
-    if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
-  }
-
-  /** Asks the call's ceiling for a slot, in the place of an earlier one; a far store for one of a call that leaves later. */
-  async ask(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
-    const { clock, ceilings, limiter } = this.#parts;
-    const { ceiling, lane } = call;
-    const { bucket, ticket, ceilingTag } = call.request.admission;
-    const again = earlier?.reply.kind === 'taken' ? earlier.reply.slot : undefined;
-    const lateMs = this.#farLateMs;
-    const askedAt = clock.monotonic();
-    const kept = limiter.keptSlots(bucket, ceiling.key, ticket);
-    const reply =
-      kept === null
-        ? await ceilings.take(ceiling, again, lateMs)
-        : await this.#takeBeside(kept, { ceiling, again, lateMs });
-    const now = clock.monotonic();
-    this.#noteReply(now - askedAt);
-    lane.ceilingUse = useOf(ceiling, reply, now);
-    const keptForOthers = reply.kind === 'refused' && !reply.isDaily ? kept : null;
-    return { reply, ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs, keptForOthers };
-  }
-
-  /** Takes a slot only where as many are left as are kept for reservations. */
-  async #takeBeside(
-    { count, forMs }: KeptSlots,
-    { ceiling, again, lateMs }: { ceiling: CeilingRef; again: Slot | undefined; lateMs: number },
-  ): Promise<TakeReply> {
-    const { ceilings } = this.#parts;
-    const { key, perMinute, perDay } = ceiling;
-    const less = (limit: number | null): number | null => (limit === null ? null : limit - count);
-    const others = { key, perMinute: less(perMinute), perDay: less(perDay) };
-    if (Math.min(others.perMinute ?? 1, others.perDay ?? 1) < 1) {
-      if (again !== undefined) await ceilings.giveSlotBack(ceiling, again);
-      return { kind: 'refused', waitMs: forMs, isDaily: false };
-    }
-    const reply = await ceilings.take(others, again, lateMs);
-    return reply.kind === 'taken'
-      ? { ...reply, state: withPlaces(reply.state, count) }
-      : { ...reply, waitMs: Math.min(reply.waitMs, forMs) };
-  }
 }

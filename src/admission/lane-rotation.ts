@@ -61,8 +61,8 @@ export class LaneRotation {
         }
         const depth = other.waiting + elsewhere;
         const isNext = waits ? isBefore : !isFirst(own, other);
-        const mayTakeAll = isBackground(own.key) && !isBackground(other.key);
-        position += mayTakeAll ? depth : Math.min(depth, isNext ? ahead + 1 : ahead);
+        const mayTakeReserved = isBackground(own.key) && !isBackground(other.key);
+        position += mayTakeReserved ? depth : Math.min(depth, isNext ? ahead + 1 : ahead);
       }
       return position;
     };

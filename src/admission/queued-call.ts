@@ -89,7 +89,7 @@ export class QueuedCall implements Ticket {
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
   /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */
-  mayTakeAll = false;
+  mayTakeReserved = false;
   /** When its ceiling was last said to have a slot for it, monotonic milliseconds; `null` = it was not asked. */
   slotExpectedAt: number | null = null;
   /** What its caller deals with, where limits do not hold the call; `null` = they do. */
@@ -124,7 +124,7 @@ export class QueuedCall implements Ticket {
   /** The ceiling of which it may take a slot now. */
   get ceiling(): CeilingRef {
     const { ceiling } = this.request;
-    return this.mayTakeAll ? whole(ceiling) : ceiling;
+    return this.mayTakeReserved ? whole(ceiling) : ceiling;
   }
 
   get state(): CallState {

@@ -47,13 +47,13 @@ const keepAliveMarginMs = 1_500;
 /** Longest time for resolving a name, milliseconds. */
 const resolveWithinMs = 5_000;
 
+/** The settings that pools are made of: where one of them changes at a reload, new pools are built. */
+export const poolKeys = ['allowPrivateAddresses', 'maxSockets', 'caFile'] as const;
+export type PoolSettings = Pick<UpstreamSettings, (typeof poolKeys)[number]>;
+
 /** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
 export function createAgents(
-  {
-    allowPrivateAddresses,
-    maxSockets,
-    caFile,
-  }: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'maxSockets' | 'caFile'>,
+  { allowPrivateAddresses, maxSockets, caFile }: PoolSettings,
   parts: AgentParts,
 ): Agents {
   const mayBeAt = addressCheck(allowPrivateAddresses);

@@ -3,7 +3,7 @@ import type { Call, CallBody, Caller, Feedback, InjectedField, ResponseHead, Rou
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { type AgentParts, createAgents } from './agents.ts';
+import { type AgentParts, createAgents, poolKeys } from './agents.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields, passesCookies } from './fields.policy.ts';
 import { type AttemptFacts, readForLearning, type ReadResponse } from './read-response.ts';
@@ -57,12 +57,10 @@ export function createPools(
   parts: AgentParts,
   former: PoolsByUpstream | null = null,
 ): PoolsByUpstream {
-  const madeOf = ({ allowPrivateAddresses, maxSockets, caFile }: UpstreamSettings): string =>
-    JSON.stringify([allowPrivateAddresses, maxSockets, caFile]);
   return new Map(
     Array.from(upstreams, ([name, upstream]) => {
       const known = former?.get(name);
-      const goesOn = known !== undefined && madeOf(known.of) === madeOf(upstream);
+      const goesOn = known !== undefined && poolKeys.every((key) => known.of[key] === upstream[key]);
       return [name, goesOn ? known : poolsOf(upstream, parts)];
     }),
   );

@@ -25,10 +25,10 @@ const maxNameKept = 64;
 
 /**
  * True for names of a list: a name that is listed, begins as listed, or fits a pattern; `name` in lower case. Servers that hand fields on
- * as variables read `_` as `-`, so that both spellings count. And for a field that passes in neither direction: it speaks to the next
- * machine only (RFC 9110 §7.6.1 and what is used like it), to or of a proxy, or in the name of Sluice.
+ * as variables read `_` as `-`, so that both spellings count. Also true for every field that passes in neither direction: it speaks to the
+ * next machine only (RFC 9110 §7.6.1 and what is used like it), to or of a proxy, or in the name of Sluice.
  */
-function endsWith({ names, prefixes, pattern }: FieldNames): (name: string) => boolean {
+function neverPasses({ names, prefixes, pattern }: FieldNames): (name: string) => boolean {
   const listed = new Set(
     wordsOf('connection keep-alive te trailer transfer-encoding upgrade http2-settings', ...names),
   );
@@ -96,7 +96,7 @@ const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
  * Fields that a client's program means for the upstream pass, also where they look alike: `Fastly-Key`, `CF-Access-Client-Id`,
  * `cf-aig-*`, `X-Akamai-ACS-*`, `X-Vercel-Protection-Bypass`, `PSU-IP-Address`, `X-FAPI-Customer-IP-Address`, `Shopify-Storefront-Buyer-IP`, `X-Request-Id`.
  */
-const staysHere = endsWith({
+const staysHere = neverPasses({
   names: [
     'host content-length expect', // written anew for the upstream, or answered here
     'via forwarded x-forwarded forwarded-for forwarded-proto x-forward-for x-forward-proto x-scheme x-url-scheme',
@@ -223,7 +223,7 @@ export function returningFields(input: ReturningInput): string[] {
     const name = rawFields[at] ?? '';
     const value = rawFields[at + 1] ?? '';
     const lower = name.toLowerCase();
-    if (isWithheld(lower)) continue;
+    if (staysWithSluice(lower)) continue;
     if (named.includes(lower) && !notNameable.has(lower)) continue;
     if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
     if (lower === 'content-length' && (status === 204 || status === 205)) continue;
@@ -275,7 +275,7 @@ function rewriteUrl(text: string, via: ViaRewrite): string {
  * in front of Sluice (a proxy, a CDN, a mesh), or change what a browser keeps for a whole origin. To the client that origin is
  * Sluice, behind which other upstreams are, so that no single upstream may speak for it.
  */
-const isWithheld = endsWith({
+const staysWithSluice = neverPasses({
   names: [
     'x-forwarded forwarded edge-control xkey x-send-file x-offload-to-sendfile',
     // What a browser remembers for all of an origin

@@ -236,7 +236,7 @@ const timeInUnit = (value: string, unit: string, at: ResponseTime): number | nul
 // Fields
 
 /**
- * Milliseconds to wait from the arrival of the response, integer in 1…24 h; `null` = nothing usable was said.
+ * Milliseconds to wait from the arrival of the response, an integer from 1 ms to 24 h; `null` = nothing usable was said.
  * First usable of `retry-after-ms` (> 0), `retry-after` (seconds, fractions allowed against RFC 9110 because the commerce API sends `2.0`;
  * an epoch sent by mistake; a duration; an instant against the response's own `Date`), and the longest of the fields whose names end like
  * these. `fields` has lower-case names and repeats joined by a comma; `nowMs` is the wall clock.
@@ -342,30 +342,30 @@ export function completedMs(waitMs: number, otherMs: number | null): number {
 }
 
 /** Words that ask for another try, or name the end of a limit. */
-const asks = new RegExp(
+const asksToRetry = new RegExp(
   [
     '\\b(?:re-?)?try|\\bagain|\\bwait|come back|cool ?down|back ?off|\\bpaus|\\bhold on|\\bsleep|\\beta\\b|time (?:remaining|left)',
     '(?:remaining|left) time|\\bresets?\\b|\\bresum|\\brenew|refill|replenish|restored|\\bun(?:lock|block)|\\blifted',
     '(?:block|bann|lock|suspend|throttl|tim)ed\\b[^\\d]{0,20} for|more \\w+ for|only \\w+ \\w+ after|available\\b[^\\d]{0,20} (?:in|after)|(?:next|another) \\w+\\b[^\\d]{0,20} (?:in|after)',
-    'erneut|versuch|warten|réessa|attend|de nuevo|espere|novamente|aguard|riprov|attend|повтор|подожд|等待|重试|再|待ち|다시|[后後후뒤]',
+    'erneut|versuch|warten|réessa|attend|de nuevo|espere|novamente|aguard|riprov|повтор|подожд|等待|重试|再|待ち|다시|[后後후뒤]',
   ].join('|'),
   'i',
 );
 /** Between a word that asks and its time there are no more characters. */
 const maxBetween = 48;
 /** What stands before a time that is none to wait: "5 per 60 seconds", "at 12:00:30". */
-const counts =
+const countsWithin =
   /(?:\b(?:per|every|each|last|past|previous|than|took|time(?:d )?-?out(?: after)?|at|until)|[/每]) ?(?:the )?$/i;
 /** What stands around a time that a word asks for behind it: "in 30 seconds you can try again", "30 seconds until the reset". */
-const leads = /(?:^|\b(?:in|after)) ?$/i;
-const follows = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
+const standsBeforeAsked = /(?:^|\b(?:in|after)) ?$/i;
+const standsBehindTime = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
 const durations = new RegExp(`${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b`, 'gi');
 const instants = new RegExp(instantInText, 'i');
 /** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
-const bare =
+const bareSeconds =
   /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_|\buntil(?= \d{13})):? ?(\d{1,13}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
 /** A member of a text in another form: an element or attribute of XML, a form, a document within a text, "Wait time: 30 seconds". */
-const member =
+const namedMember =
   /(?<![\w-])([a-z][\w -]{1,48})["'\\]{0,2} ?[=:>] ?["'\\]{0,2}((?:[^"'<>&,;\\}\n]|,(?=\d{3}\b)){1,64})/gi;
 /** "30 to 60 seconds": the first number of a range. */
 const rangeStart = new RegExp(
@@ -373,11 +373,11 @@ const rangeStart = new RegExp(
   'gi',
 );
 
-/** The same for a text that is no JSON. */
+/** Milliseconds until the time that a text names, 1 ms to a day; `null`: it names none. */
 export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const read = text.slice(0, maxSentence);
   if (!/\d|\b(?:an?|one) /i.test(read)) return null;
-  for (const [, name = '', value = ''] of read.matchAll(member)) {
+  for (const [, name = '', value = ''] of read.matchAll(namedMember)) {
     const stated = readName(name);
     if (stated === null || stated.states === 'time') continue;
     const waitMs = usableWaitMs(timeInUnit(value.trim(), stated.unit, at));
@@ -389,10 +389,10 @@ export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
     .replaceAll(/(["'`])(\d{1,9})\1/g, '$2')
     .replaceAll(/(?<=\d) more(?= [smh])/g, '');
   for (const clause of plain.split(/[.;!?](?=\s|$)|[。！？\n]/)) {
-    const waitMs = asks.test(clause) ? clauseWaitMs(clause, at) : null;
+    const waitMs = asksToRetry.test(clause) ? clauseWaitMs(clause, at) : null;
     if (waitMs !== null) return waitMs;
   }
-  const seconds = bare.exec(read)?.[1];
+  const seconds = bareSeconds.exec(read)?.[1];
   return seconds === undefined ? null : usableWaitMs(timeLeftMs(seconds, 'inferred', at));
 }
 
@@ -406,8 +406,9 @@ function clauseWaitMs(clause: string, at: ResponseTime): number | null {
     const since = before.split(/\d|\b(?:or|but|if)\b/i).at(-1) ?? '';
     const after = clause.slice(index + duration.length);
     const isAskedBehind =
-      asks.test(after) && (follows.test(after) || (leads.test(since) && since === before));
-    if (counts.test(since) || !(asks.test(since.slice(-maxBetween)) || isAskedBehind)) continue;
+      asksToRetry.test(after) &&
+      (standsBehindTime.test(after) || (standsBeforeAsked.test(since) && since === before));
+    if (countsWithin.test(since) || !(asksToRetry.test(since.slice(-maxBetween)) || isAskedBehind)) continue;
     return usableWaitMs(durationMs(duration.trim().replace(/^(?:an?|one) /i, '1 ')));
   }
   return null;

@@ -31,7 +31,7 @@ export type LimiterMode = (typeof limiterModes)[number];
 export const leaseLostReasons = ['expired', 'stalled', 'epoch', 'unavailable'] as const;
 export type LeaseLostReason = (typeof leaseLostReasons)[number];
 
-/** `timeout` no reply in time · `connection` refused, reset or not ready · `reply` Redis answered with an error · `subscribe` the grant channel broke · `other` anything else. */
+/** `timeout` no reply in time · `connection` refused, reset or not ready · `reply` Redis answered with an error · `other` anything else. */
 export const redisErrorKinds = ['timeout', 'connection', 'reply', 'other'] as const;
 export type RedisErrorKind = (typeof redisErrorKinds)[number];
 

@@ -125,7 +125,7 @@ export class SharedLimiter {
    * ticket is never refused there. A grant of `from` that is under way is returned.
    */
   async move(from: BucketKey, admission: Admission): Promise<void> {
-    const position = this.#known(from)?.take(from, admission.ticket) ?? null;
+    const position = this.#known(from)?.withdraw(from, admission.ticket) ?? null;
     // Orders of two logs, whose times may differ, do not compare: in another log the call stands by its arrival.
     const isKept = position !== null && logOf(from) === logOf(admission.bucket);
     this.#of(admission.bucket).reenter(isKept ? { ...admission, position } : admission);

@@ -14,7 +14,7 @@ export interface HeldGrant {
   /** The lease in the state. Another one than the call's where the log lost that one and granted the call anew meanwhile. */
   readonly lease: LeaseToken;
   /** This replica made it for itself while the log was away. */
-  readonly isOwn: boolean;
+  readonly isMadeAlone: boolean;
   /** The guard that was asked for the lane; `null` = the lane has none. It knows the call by the lease of `grant`. */
   readonly guard: LaneGuard | null;
 }
@@ -51,13 +51,13 @@ export function keepPosition(call: OwnCall, order: number): void {
 }
 
 /** The call is under way, and the state has this lease for it now. */
-export function goOn(call: OwnCall, lease: LeaseToken, isOwn: boolean): void {
+export function adoptLease(call: OwnCall, lease: LeaseToken, isMadeAlone: boolean): void {
   const { state } = call;
   if (state.kind === 'sent' || state.kind === 'guarding')
-    call.state = { kind: state.kind, held: { ...state.held, lease, isOwn } };
+    call.state = { kind: state.kind, held: { ...state.held, lease, isMadeAlone } };
 }
 
-export const ended = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
+export const settleEvent = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
   kind: 'settle',
   lease,
   settlement,

@@ -5,7 +5,7 @@
  *                                    ├─ waits … granted by a later entry ─┐
  *                                    └─ granted ──────────────────────────┴─ guard of its lane ─ sent ─ settled
  *
- * Owns: the calls and their states; in which copy they are (that of the shared log, or of the time alone while it is away); what becomes of
+ * Owns: the calls and their states; in which copy they are (that of the shared log, or that of this replica's own while the shared one is away, `alone.ts`); what becomes of
  * them where entries were lost. Does not own: any decision (`fold.ts`), how entries come (`log/`).
  * Keeps: a call is sent after this replica has applied the entry that grants it; a refusal out of the copy writes nothing (11). After a
  * loss a call that waits is in its lane again at its position (7), one that was sent holds its place and is not sent again (8), and nothing
@@ -44,14 +44,14 @@ import {
 import { forecast } from '../policy/forecast.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
 import {
+  adoptLease,
   answer,
-  ended,
-  goOn,
   type HeldGrant,
   isRequeued,
   keepPosition,
   type OwnCall,
   type SettleEvent,
+  settleEvent,
   usedBy,
   withoutRequeue,
 } from './own-call.ts';
@@ -162,7 +162,7 @@ export class Shard {
     const stored = this.copy.isJoined ? this.#stored(admission, true) : null;
     const refusal = stored === null ? null : this.#refusalFromCopy(admission.bucket, stored);
     if (refusal !== null) return Promise.resolve(refusal);
-    return new Promise((answer) => this.#enter(this.#keep(admission, answer), stored));
+    return new Promise((resolve) => this.#enter(this.#keep(admission, resolve), stored));
   }
 
   /** Enters a call that comes from another bucket. It is never refused, and its grant is reported. */
@@ -172,7 +172,7 @@ export class Shard {
   }
 
   /** Takes a call out, because it moves to another bucket. Returns its position; `null` = it is not here. */
-  take(bucket: BucketKey, ticket: TicketId): Position | null {
+  withdraw(bucket: BucketKey, ticket: TicketId): Position | null {
     const call = this.#calls.get(ticket);
     if (call === undefined || call.admission.bucket !== bucket) return null;
     void this.cancel(bucket, ticket);
@@ -253,7 +253,7 @@ export class Shard {
       case 'waiting':
         return this.#say(bucket, { kind: 'cancel', ticket });
       case 'guarding':
-        return this.#say(bucket, ended(call.state.held.lease, { kind: 'dropped' }));
+        return this.#say(bucket, settleEvent(call.state.held.lease, { kind: 'dropped' }));
       case 'sent':
         // Its call settles the grant.
         this.#calls.set(call.state.held.grant.lease, call);
@@ -286,8 +286,8 @@ export class Shard {
 
   // ── entering
 
-  #keep(admission: Admission, answer: OwnCall['answer']): OwnCall {
-    const call: OwnCall = { admission, state: { kind: 'entering' }, answer };
+  #keep(admission: Admission, reply: OwnCall['answer']): OwnCall {
+    const call: OwnCall = { admission, state: { kind: 'entering' }, answer: reply };
     this.#calls.set(admission.ticket, call);
     return call;
   }
@@ -340,8 +340,8 @@ export class Shard {
     const { listener, onFailure, leaseMs, replica: self } = this.#parts;
     for (const failure of failures) onFailure(failure);
     for (const { bucket, closedMs } of closed) listener.onClosed(bucket, closedMs);
-    // For its own entries this replica waits, however long they take, as long as most of a lease is left: a grant that goes back is
-    // made again by the entry that says so, and so it is used at last.
+    // A grant by an entry of this replica may be used until a third of its lease is over: put back, it would only be made again. One by
+    // another replica's entry only for as long as pacing allows (`maxLatenessMs`).
     const isLate = replica === self ? agoMs > leaseMs / 3 : isTooLate(agoMs);
     for (const granted of grants) if (granted.replica === self) this.#onGrant(granted, isLate);
     if (beginsTerm) void this.#sayHere(term);
@@ -350,17 +350,18 @@ export class Shard {
   #onGrant({ ticket, bucket, lane, lease, expiresAt, isDue }: HeardGrant, isLate: boolean): void {
     const call = this.#calls.get(ticket);
     if (call === undefined || call.admission.bucket !== bucket)
-      return void this.#say(bucket, ended(lease, { kind: 'dropped' }));
-    const isOwn = this.#alone !== null;
-    if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, isOwn);
+      return void this.#say(bucket, settleEvent(lease, { kind: 'dropped' }));
+    const isMadeAlone = this.#alone !== null;
+    if (call.state.kind === 'sent' || call.state.kind === 'guarding')
+      return adoptLease(call, lease, isMadeAlone);
     if (isLate) return this.#putBack(call, lease, 0);
-    const isSerialized = call.admission.maxInFlight === 1 && !isOwn;
+    const isSerialized = call.admission.maxInFlight === 1 && !isMadeAlone;
     const guard = isSerialized ? this.#parts.guard : null;
     const { learnedInFlight = null } = this.copy.state.buckets.get(bucket) ?? {};
     const holdsPlace = isCapped(call.admission) || learnedInFlight !== null;
     const known = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.copy.monotonicAt(expiresAt) };
     const grant: Grant = isDue === undefined ? known : { ...known, isDue };
-    const held: HeldGrant = { grant, lease, isOwn, guard };
+    const held: HeldGrant = { grant, lease, isMadeAlone, guard };
     if (guard === null) return this.#send(call, held);
     call.state = { kind: 'guarding', held };
     void this.#askGuard(call, grant, guard);
@@ -382,7 +383,7 @@ export class Shard {
 
   #send(call: OwnCall, held: HeldGrant): void {
     const { replicas, onLeaseLost, listener } = this.#parts;
-    if (held.isOwn && isCapped(call.admission) && replicas() > 1) onLeaseLost('unavailable');
+    if (held.isMadeAlone && isCapped(call.admission) && replicas() > 1) onLeaseLost('unavailable');
     call.state = { kind: 'sent', held };
     if (call.answer === null) listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });
@@ -391,7 +392,7 @@ export class Shard {
   /** The grant is not used: the call waits again, at its position. */
   #putBack(call: OwnCall, lease: LeaseToken, sleepMs: number): void {
     answer(call, queuedWithoutForecast);
-    const putBack = ended(lease, { kind: 'returned', sleepMs, because: 'backoff' });
+    const putBack = settleEvent(lease, { kind: 'returned', sleepMs, because: 'backoff' });
     call.state = { kind: 'waiting', putBack };
     void this.#say(call.admission.bucket, putBack);
   }
@@ -422,7 +423,7 @@ export class Shard {
 
   #noteEnded(admission: Admission, held: HeldGrant, settlement: Settlement): void {
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
-    if (this.#alone !== null && held.isOwn)
+    if (this.#alone !== null && held.isMadeAlone)
       this.#alone.noteUsed(admission.bucket, admission.setting, usedBy(admission.costs, settlement));
     else if (this.#shared.log.mayLose) this.#unheard.set(held.lease, settlement);
   }
@@ -524,12 +525,13 @@ export class Shard {
     for (const call of this.#calls.values()) {
       const { admission, state } = call;
       if (state.kind !== 'sent' || this.#standingOf(call).lease !== null) continue;
-      const { lease, isOwn } = state.held;
+      const { lease, isMadeAlone } = state.held;
       lost.push({
         call,
         sent: { bucket: admission.bucket, lease, admission: this.#stored(admission, false) },
       });
-      if (isCapped(admission) && !isOwn) this.#parts.onLeaseLost('epoch');
+      // The label's word for a term.
+      if (isCapped(admission) && !isMadeAlone) this.#parts.onLeaseLost('epoch');
     }
     const sent = lost.map((each) => each.sent);
     if (sent.length + used.length > 0) {
@@ -537,7 +539,7 @@ export class Shard {
         if (heard === 'lost') this.#unreported = [...this.#unreported, ...used];
         else
           for (const { call } of lost)
-            if (call.state.kind === 'sent') goOn(call, call.state.held.lease, this.#alone !== null);
+            if (call.state.kind === 'sent') adoptLease(call, call.state.held.lease, this.#alone !== null);
       });
     }
     void this.#sayHere(term);
@@ -558,7 +560,7 @@ export class Shard {
     if (order !== null) keepPosition(call, order);
     if (lease !== null && (state.kind === 'sent' || state.kind === 'guarding')) {
       // It was granted again, although it is under way: the new lease is the one to settle.
-      if (lease.token !== state.held.lease) goOn(call, lease.token, this.#alone !== null);
+      if (lease.token !== state.held.lease) adoptLease(call, lease.token, this.#alone !== null);
     } else if (lease !== null) {
       const putBack = state.kind === 'waiting' ? state.putBack : null;
       if (putBack?.lease !== lease.token) return this.#takeGrant(call, lease);
@@ -598,7 +600,7 @@ export class Shard {
         else if (!this.#calls.has(lease)) {
           // It may not be known any more how it ended: its call may have been sent.
           const settlement = this.#unheard.get(lease) ?? { kind: 'succeeded', spent: null };
-          void this.#say(bucket, ended(lease, withoutRequeue(settlement)));
+          void this.#say(bucket, settleEvent(lease, withoutRequeue(settlement)));
         }
       }
     }
@@ -606,7 +608,7 @@ export class Shard {
 
   #takeGrant({ admission }: OwnCall, { token: lease, grantedAt, expiresAt }: Lease): void {
     const { ticket, bucket, lane } = admission;
-    // A lane or bucket with a cap is not granted anything at the beginning of a time alone: this grant is older, and no guard is there to ask.
+    // A replica that begins to be alone grants nothing in a lane or bucket with a cap: this grant is older, and no guard is there to ask.
     const isOfLog = this.#alone !== null && isCapped(admission);
     const isLate = isOfLog || isTooLate(this.copy.log.now() - grantedAt);
     this.#onGrant({ ticket, bucket, lane, lease, expiresAt }, isLate);
@@ -641,6 +643,6 @@ export class Shard {
 
 /**
  * The replica was kept from running since the grant was made, for longer than pacing leaves a call for its way to the upstream. Until
- * then nobody else has been given the grant: that happens after `replicaLifeMs` at the earliest.
+ * then nobody else has been given the grant: that happens after `replicaLifeMs` (`pump.policy.ts`) at the earliest.
  */
 const isTooLate = (agoMs: number): boolean => agoMs > maxLatenessMs;

@@ -10,7 +10,7 @@ import {
 import type { BucketSnapshot, CallerNow, KeptSlots, MeterSnapshot } from '../limiter.ts';
 import { allWaiting, type Bucket, closedMs, maxInFlightOf } from '../policy/bucket-state.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
-import { countUnder, due } from '../policy/reservations.policy.ts';
+import { countUnder, dueReservations } from '../policy/reservations.policy.ts';
 import type { SharedState } from './state.ts';
 
 /** Meters of which no limit is known are left out. */
@@ -67,7 +67,7 @@ export function keptSlotsIn(
   let until: number | null = null;
   for (const key of reserving) {
     const bucket = buckets.get(key);
-    for (const kept of bucket === undefined ? [] : due(bucket, now + freeBeforeMs)) {
+    for (const kept of bucket === undefined ? [] : dueReservations(bucket, now + freeBeforeMs)) {
       if (kept.ceiling !== ceiling || (key === own && ticket !== undefined && kept.order > ticket.order))
         continue;
       if (isBackground(kept.lane) && ticket !== undefined && !isBackground(ticket.lane)) continue;

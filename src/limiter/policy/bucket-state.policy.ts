@@ -42,7 +42,7 @@ export interface Ticket {
   readonly id: TicketId;
   readonly lane: LaneKey;
   readonly replica: ReplicaId;
-  /** Urgency, then arrival: `urgency * 2^48 + arrival`. */
+  /** Urgency, then arrival: `urgency * orderUnit + arrival`. */
   readonly order: number;
   readonly callClass: string;
   /** The caller with which it takes turns; absent: it names none. */
@@ -152,7 +152,7 @@ export type Withheld =
   /** The same for the replica that goes on alone: until then, as nobody will say it. */
   | { readonly what: 'capped_lanes_alone'; readonly until: number };
 
-/** Lanes that take turns with each other (start-time fair queueing), and what waits in them. */
+/** Lanes that take turns with each other (start-time fair queueing, ADR 20), and what waits in them. */
 export interface Turns {
   /** Ready lanes by start tag, one set per class of their head. */
   readonly ready: Map<string, SortedNames<LaneKey>>;
@@ -195,11 +195,11 @@ export interface Bucket extends Turns {
   probe: number;
   /** Leases over all lanes at most, as configuration states; `null` = any number. */
   maxInFlight: number | null;
-  /** The same as the last refusal taught that said that too many calls are in flight; `null` = none did. */
+  /** As learned from the last refusal that said that too many calls were in flight; `null` = none did. */
   learnedInFlight: { readonly max: number; readonly at: number } | null;
   /** Mean time a grant stays in flight, as `Lane.serviceMs`. */
   serviceMs: number;
-  /** False until a response stated the level (or that there is none to state). */
+  /** False until a response stated the level, or showed that its upstream states none. */
   opened: boolean;
   probingSince: number | null;
   closedUntil: number | null;

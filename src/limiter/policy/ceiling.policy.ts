@@ -125,7 +125,7 @@ export interface CeilingLimits {
 /** A ceiling and its limits. */
 export interface CeilingRef extends CeilingLimits {
   readonly key: CeilingKey;
-  /** Beside them, places that are left to other calls under the same ceiling; absent: none. */
+  /** Beside them, slots that are left to other calls under the same ceiling; absent: none. */
   readonly left?: { readonly perMinute: number; readonly perDay: number };
 }
 

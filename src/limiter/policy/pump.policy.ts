@@ -44,7 +44,13 @@ import {
 import { knownCosts, serviceCost } from './costs.policy.ts';
 import { markLeaseAnswered } from './learning.policy.ts';
 import { costEntries, meterNames, roomInMs, take, type MeterMark } from './meter.policy.ts';
-import { due, forgetReservation, forgetUnused, keptFreeBy, nextTurn } from './reservations.policy.ts';
+import {
+  dueReservations,
+  forgetReservation,
+  forgetUnused,
+  keptFreeBy,
+  nextTurn,
+} from './reservations.policy.ts';
 
 /** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
@@ -66,7 +72,7 @@ const retryMs = 1;
 const recheckMs = 1_000;
 
 export function pump(bucket: Bucket, now: number): Effects {
-  const round: Round = { left: maxPerPump, blocked: none };
+  const round: Round = { left: maxPerPump, blocked: nothingBlocked };
   sweepLeases(bucket, now);
   wakeLanes(bucket, now);
   if (bucket.reservations.size > 0) forgetUnused(bucket, now);
@@ -96,7 +102,7 @@ export function pump(bucket: Bucket, now: number): Effects {
     if (inMs === null || inMs > 0) {
       const awaits = inMs !== null && bucket.background !== null && goesFirst(bucket, head.lane, now);
       const awaited = awaits ? costEntries(head.ticket.costs).map(([name]) => name) : [];
-      // Of the class under which the lane was chosen: a round that blocked another one could choose it again, without end.
+      // Blocks the class by which the lane was chosen: if it blocked the one that the lane has now, the lane would be chosen again for ever.
       round.blocked = [...round.blocked, { readyAs: head.readyAs, lane: head.lane, awaited }];
       if (inMs !== null) nextAt = soonest(nextAt, now + inMs);
       continue;
@@ -111,7 +117,7 @@ export function pump(bucket: Bucket, now: number): Effects {
 }
 
 /** Most pumps find room for all that waits. */
-const none: readonly Blocked[] = [];
+const nothingBlocked: readonly Blocked[] = [];
 
 /** A call class whose next lane has no room now, and the meters for which that lane waits if it goes first. */
 interface Blocked {
@@ -139,7 +145,7 @@ interface Head {
 interface ReadyHead extends Head {
   readonly readyAs: string;
   /** It goes before lanes whose turn it would be, and into what they leave free, because somebody came back for a reservation. */
-  readonly isAhead: boolean;
+  readonly isForReservation: boolean;
 }
 
 /**
@@ -149,14 +155,15 @@ interface ReadyHead extends Head {
  */
 function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   for (;;) {
-    const returned = bucket.reservations.size === 0 ? null : nextReturned(bucket, round, now);
-    if (returned !== null) return returned;
+    const reserved = bucket.reservations.size === 0 ? null : nextReserved(bucket, round, now);
+    if (reserved !== null) return reserved;
     const best = nextLane(bucket, round, now);
     if (best === undefined) return null;
     const lane = bucket.lanes.get(best.name);
     const ticket = lane === undefined ? undefined : headOf(bucket, lane);
     if (lane === undefined || ticket === undefined) return null;
-    if (isAlive(bucket, ticket.replica, now)) return { lane, ticket, readyAs: best.readyAs, isAhead: false };
+    if (isAlive(bucket, ticket.replica, now))
+      return { lane, ticket, readyAs: best.readyAs, isForReservation: false };
     dequeue(bucket, lane, ticket);
     bucket.tickets.delete(ticket.id);
   }
@@ -229,8 +236,8 @@ const isWithheld = (
  * The head of the first lane to which a call has come back for a reservation that is due. That call itself, unless others of its lane
  * and caller stand before it: they were expected to have left by now.
  */
-function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHead | null {
-  for (const { lane: key, ticket: id, from } of due(bucket, now)) {
+function nextReserved(bucket: Bucket, { blocked }: Round, now: number): ReadyHead | null {
+  for (const { lane: key, ticket: id, from } of dueReservations(bucket, now)) {
     const lane = bucket.lanes.get(key);
     if (id === null || from > now || lane === undefined || !mayReturn(bucket, lane, now)) continue;
     if (isBackground(key) && bucket.waiting > 0) continue;
@@ -238,15 +245,15 @@ function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHea
     if (ticket === undefined) continue;
     const readyAs = readyNameOf(lane, ticket);
     const isHindered = isBlocked(blocked, readyAs) || !isAlive(bucket, ticket.replica, now);
-    if (!isHindered) return { lane, ticket, readyAs, isAhead: true };
+    if (!isHindered) return { lane, ticket, readyAs, isForReservation: true };
   }
   return null;
 }
 
 /** Milliseconds until every meter of the call has room for it, and for what it leaves free; 0 = now. */
-function roomForHeadInMs(bucket: Bucket, { ticket, isAhead }: ReadyHead, now: number): number {
+function roomForHeadInMs(bucket: Bucket, { ticket, isForReservation }: ReadyHead, now: number): number {
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
-  const kept = isAhead || bucket.reservations.size === 0 ? null : keptFreeBy(bucket, ticket, now);
+  const kept = isForReservation || bucket.reservations.size === 0 ? null : keptFreeBy(bucket, ticket, now);
   let maxMs = 0;
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
@@ -306,12 +313,12 @@ export interface Granted {
 }
 
 /**
- * @param head with `isAhead` it goes before lanes whose turn it would have been, for a reservation
+ * @param head with `isForReservation` it goes before lanes whose turn it would have been, for a reservation
  * @param token of a call that was granted before, of which the bucket has lost the lease
  */
 export function grant(
   bucket: Bucket,
-  { lane, ticket, isAhead = false }: Head & { readonly isAhead?: boolean },
+  { lane, ticket, isForReservation = false }: Head & { readonly isForReservation?: boolean },
   now: number,
   token = leaseToken(`${ticket.id}.${++bucket.sequence}`),
 ): Granted {
@@ -340,7 +347,7 @@ export function grant(
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   // The others' turns do not begin later because of it; its lane has had one.
   const turns = turnsOf(bucket, lane.key);
-  if (!isAhead) turns.virtual = Math.max(turns.virtual, lane.start);
+  if (!isForReservation) turns.virtual = Math.max(turns.virtual, lane.start);
   noteGranted(bucket, lane, lease);
   const service = serviceCost(bucket, costs);
   lane.start += service / lane.weight;

@@ -22,7 +22,7 @@ const estimateGrowth = 0.1;
  * Milliseconds.
  */
 const usualLatenessMs = 250;
-/** A reservation counts as due this much earlier: times that were added up are not exact. Milliseconds. */
+/** A reservation counts as dueReservations this much earlier: times that were added up are not exact. Milliseconds. */
 const roundingMs = 1;
 
 /** A call that may come back. */
@@ -70,20 +70,20 @@ export function forgetReservation(bucket: Bucket, id: TicketId): void {
 
 /** Forgets those for which nobody came back in time. */
 export function forgetUnused(bucket: Bucket, now: number): void {
-  for (const { id, ticket, until } of due(bucket, now))
+  for (const { id, ticket, until } of dueReservations(bucket, now))
     if (ticket === null && until < now) forgetReservation(bucket, id);
 }
 
 /** Those whose room is left free now, in the order in which they became due. */
-export const due = (bucket: Bucket, now: number): Reservation[] =>
+export const dueReservations = (bucket: Bucket, now: number): Reservation[] =>
   bucket.reservationsDue
     .between(-Infinity, now + roundingMs)
     .flatMap((id) => bucket.reservations.get(id) ?? []);
 
-/** When the next reservation is due, or the first of those who came back too early has its turn; `null` = nothing of this is to come. */
+/** When the next reservation is dueReservations, or the first of those who came back too early has its turn; `null` = nothing of this is to come. */
 export function nextTurn(bucket: Bucket, now: number): number | null {
   let first = bucket.reservationsDue.nextScore(now + roundingMs);
-  for (const { ticket, from } of due(bucket, now))
+  for (const { ticket, from } of dueReservations(bucket, now))
     if (ticket !== null && from > now) first = Math.min(first ?? from, from);
   return first;
 }
@@ -112,7 +112,7 @@ interface KeptFree {
 export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: number): KeptFree | null {
   const units = new Map<MeterName, number>();
   let until: number | null = null;
-  for (const kept of due(bucket, now)) {
+  for (const kept of dueReservations(bucket, now)) {
     if (kept.ticket === id || goesAfter(kept, { key: lane, order })) continue;
     add(units, kept.costs);
     if (kept.ticket === null) until = Math.min(until ?? kept.until, kept.until);
@@ -134,7 +134,7 @@ export interface Standing {
   readonly own: TicketId | null;
 }
 
-/** Of the `count` reservations that are due first, those that go before the call. Where somebody came back, a ticket counts already. */
+/** Of the `count` reservations that are dueReservations first, those that go before the call. Where somebody came back, a ticket counts already. */
 export function reservedAhead(bucket: Bucket, { key, order, own }: Standing, count: number): ReservedAhead {
   const units = new Map<MeterName, number>();
   let inLane = 0;
