@@ -7,8 +7,8 @@ export function cliPage(): string {
   const sections = [...usages].map(([word, usage]) => `## ${word}\n\n\`\`\`text\nUsage: ${usage}\n\`\`\`\n`);
   return `# Commands
 
-From the repository: \`npm run sluice -- <command>\`. Of a build: \`node --max-semi-space-size=16 dist/main.js <command>\`. In the image the
-entry point is the command.
+From the repository: \`npm run sluice -- <command>\`. Of a build: \`node --max-semi-space-size=16 dist/main.js <command>\`. In the image,
+and in a pod: \`node dist/main.js <command>\`.
 
 | exit code | means |
 |---|---|

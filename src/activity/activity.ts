@@ -14,7 +14,6 @@ import {
   fullest,
   shortAnswer,
   used,
-  workspaceAnswer,
   type Condition,
   type LimitState,
   type UpstreamState,
@@ -156,20 +155,34 @@ export class Activity {
     const headroom = await this.headrooms.ofLane(workspaceId, upstream);
     const state = upstreams.find((each) => each.upstream === upstream) ?? null;
     const own = await gateway.ceilings(workspaceId, upstream);
+    const calls = hour.calls(name);
+    const byMinute = hour.byMinute(name);
+    /** The same of this workspace's calls alone. */
+    const ownState: UpstreamState = {
+      upstream,
+      condition: state?.condition ?? { kind: 'taking' },
+      growth: headroom?.growth ?? null,
+      limits: [],
+      waiting: calls.waiting,
+      oldestMs: 0,
+      maxWaitMs: 0,
+      recent: lastMinuteOf(byMinute, hour.now),
+      lastHour: hourOf(byMinute),
+    };
     const { perMinute, perDay, nextSlotMs, refusing, ...others } = own;
     const pause = gateway.pauseOf(upstream);
     const next = nextSlotMs === null && pause === null ? null : Math.max(nextSlotMs ?? 0, pause?.ms ?? 0);
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
-      ...hour.calls(name),
+      ...calls,
       nextSlotMs: next === null ? null : Math.ceil(next),
       ...others,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: cell.recent,
       headroom,
       /** Whether this workspace can send more, in words. */
-      answer: workspaceAnswer(state, { growth: headroom?.growth ?? null, refused: cell.refused }, hour.now),
+      answer: shortAnswer(ownState, hour.now),
     };
   }
 

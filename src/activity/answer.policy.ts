@@ -330,7 +330,8 @@ function findingOf(api: UpstreamState, now: number): Finding {
     const text = `Not for ${duration(Math.max(1_000, ms))}`;
     return found([10, 'amber', text, why], throttleText(api), `${waits(api)} None are refused.`, place);
   }
-  if (lastHour.refused > 0) {
+  // What an operator's pause refused says nothing of limits when it is over.
+  if (lastHour.refused > (lastHour.heldBy.paused ?? 0)) {
     const text = cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused';
     const at = lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`;
     const why = `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${at}`;
@@ -380,24 +381,10 @@ function calmOf({ growth, lastHour }: UpstreamState): Finding {
   );
 }
 
-/** A few words about one API. */
+/** A few words about one API, or about what one workspace meets there. */
 export function shortAnswer(api: UpstreamState, now: number): ShortAnswer {
   const { tone, text } = findingOf(api, now);
   return { tone, text };
-}
-
-/** A few words about one workspace on an API. */
-export function workspaceAnswer(
-  api: UpstreamState | null,
-  own: { readonly growth: number | null; readonly refused: number },
-  now: number,
-): ShortAnswer {
-  const condition = api?.condition.kind ?? 'taking';
-  if (api !== null && condition !== 'taking') return shortAnswer(api, now);
-  if (own.refused > 0) return { tone: 'red', text: 'No: calls refused' };
-  if (own.growth === null) return { tone: 'grey', text: 'Not known yet' };
-  const room = roomText(own.growth);
-  return room === null ? { tone: 'amber', text: 'No: full' } : { tone: 'green', text: `Yes: ${room}` };
 }
 
 const said = (
@@ -425,7 +412,8 @@ function ofSluice({ limiter, whenDown, sheddingShare, replicas }: SluiceState): 
   }
   if (mode !== 'local') return null;
   const heldBy = `Since ${since} each replica keeps to ${replicas > 1 ? 'its own share' : 'a share'} of every limit.`;
-  const wrongNow = 'Calls pass. Busy replicas make calls wait sooner.';
+  const wrongNow =
+    'Calls pass, at a share of each limit. Where calls in flight are capped, as to shops, none leaves for the first 15 s.';
   return [9, said(['amber', 'Not now: Redis is away.'], heldBy, wrongNow, connect('See why'))];
 }
 
@@ -528,9 +516,10 @@ function calmAnswer(apis: readonly UpstreamState[]): Answer {
       wrongNow,
     );
   const isSilent = apis.some(({ growth, lastHour }) => growth === null && lastHour.calls > 0);
+  const [queue] = apis.filter((api) => api.waiting > 0).toSorted((a, b) => b.oldestMs - a.oldestMs);
   return said(
     ['green', `Yes: every API ${isSilent ? 'of which a limit is known ' : ''}can take more.`],
-    `Nothing now. Nearest to its limit is ${nearest.upstream}: ${roomText(nearest.growth) ?? 'nothing more'} fits.`,
+    `${queue === undefined ? 'Nothing now.' : `${queue.upstream}: ${waits(queue)}`} Nearest to its limit is ${nearest.upstream}: ${roomText(nearest.growth) ?? 'nothing more'} fits.`,
     wrongNow,
   );
 }

@@ -87,6 +87,11 @@ export class Cell {
     return refusedFields.reduce((sum, field) => sum + this.of(field), 0);
   }
 
+  /** Refused for want of room: what an operator's pause refused says nothing of limits. */
+  get refusedForRoom(): number {
+    return Math.max(0, this.refused - this.of('held_by_paused'));
+  }
+
   /** Refused calls by what held them. */
   get heldBy() {
     return this.#positive(heldByReasons, 'held_by_');

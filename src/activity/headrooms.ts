@@ -64,7 +64,7 @@ export class Headrooms {
   ofUpstream(upstream: string): Promise<Headroom | null> {
     return this.#once(upstream, 'all', async (hour) => {
       const scene = this.#scene(upstream, hour);
-      return scene === null ? null : headroom(scene, hour.sum(upstream).refused, this.yieldToCalls);
+      return scene === null ? null : headroom(scene, hour.sum(upstream).refusedForRoom, this.yieldToCalls);
     });
   }
 
@@ -81,7 +81,7 @@ export class Headrooms {
     const name = this.#recorder.nameOf(workspaceId, upstream);
     return this.#once(upstream, name, async (hour) => {
       const scene = this.#scene(upstream, hour, workspaceId);
-      return scene === null ? null : headroom(scene, hour.sum(name).refused, this.yieldToCalls);
+      return scene === null ? null : headroom(scene, hour.sum(name).refusedForRoom, this.yieldToCalls);
     });
   }
 

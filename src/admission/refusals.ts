@@ -60,7 +60,7 @@ const cause: Readonly<Record<HeldBy, string>> = {
   cost: "The upstream's quota of cost points is used up.",
   upstream_day: "The upstream's quota of the day is used up.",
   serialized:
-    'As many calls are in flight as may be: `maxInFlight` of this workspace (commerce: 1), or `maxInFlightTotal` of all.',
+    'As many calls are in flight as may be: `maxInFlight` of this workspace (1 to a shop unless configured), or `maxInFlightTotal` of all.',
   queue: 'Other calls are waiting.',
   paused: 'An operator has paused this upstream.',
   credential: 'The credential for this upstream has ended, and the next one is awaited.',
@@ -72,7 +72,7 @@ function advice(waitMs: number, maxWaitIfAskedMs: number): string {
   const known = `The call could leave in ${seconds} s, which is longer than it may wait.`;
   return seconds * 1_000 <= maxWaitIfAskedMs
     ? `${known} Prefer: wait=${seconds} lets it wait.`
-    : `${known} Its client's timeout, or the operator's \`maxWaitCeilingSeconds\`, allows ${Math.round(maxWaitIfAskedMs / 1_000)} s at most.`;
+    : `${known} It may wait for ${Math.round(maxWaitIfAskedMs / 1_000)} s at most (its client's timeout, or the operator's \`maxWaitCeilingSeconds\`).`;
 }
 
 /** The call's wait is over; `waitMs` is what it would have had to wait yet, as far as known. */

@@ -2,6 +2,7 @@
 import { EventSourceParserStream } from 'eventsource-parser/stream';
 import { z } from 'zod';
 import type { AllActivity, LaneActivity } from '../activity/activity.ts';
+import { duration as wordsOf } from '../activity/answer.policy.ts';
 import { systemClock } from '../clock.ts';
 import { table, UsageError, type CliIo, type Screen } from './io.ts';
 
@@ -126,6 +127,8 @@ export function lineOf(said: unknown): string {
 
 const duration = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)} ms` : inSeconds(ms));
 const inSeconds = (ms = 0): string => `${(ms / 1_000).toFixed(1)} s`;
+/** "3.4 s", "23 h 46 min". */
+const inWords = (ms: number): string => wordsOf(ms).replaceAll('\u00a0', ' ');
 
 const everyMs = 2_000;
 /** Cursor home, and everything below it empty. */
@@ -168,7 +171,8 @@ const heads = 'workspace,upstream,waiting,in flight,left,next slot,calls,p95 wai
 );
 
 function rowOf({ workspace, ...lane }: { readonly workspace: string } & Lane): readonly string[] {
-  const { ceilings: { perMinute } = {}, nextSlotMs, recent } = lane;
+  const { ceilings: { perMinute, perDay } = {}, nextSlotMs, recent } = lane;
+  const left = perMinute ?? perDay;
   // As on the page, a refusal that keeps the call's position does not count.
   const refused = Object.values(recent.shed).reduce((sum, n) => sum + n, recent.outcomes['throttled'] ?? 0);
   return [
@@ -176,8 +180,8 @@ function rowOf({ workspace, ...lane }: { readonly workspace: string } & Lane): r
     lane.upstream,
     lane.waiting ?? 0,
     lane.inFlight ?? 0,
-    perMinute ? `${perMinute.remaining} of ${perMinute.limit}` : '–',
-    typeof nextSlotMs === 'number' ? inSeconds(nextSlotMs) : '–',
+    left ? `${left.remaining} of ${left.limit}` : '–',
+    typeof nextSlotMs === 'number' ? inWords(nextSlotMs) : '–',
     recent.calls,
     inSeconds(recent.waitMs?.p95),
     recent.absorbed,

@@ -102,7 +102,8 @@ const timeouts = is.section(
   {
     connectSeconds: 'Name resolution, TCP and TLS together.',
     headSeconds: 'From sending to the response’s head. Default 300, commerce 60.',
-    idleSeconds: 'Longest silence inside a response.',
+    idleSeconds:
+      'Longest silence inside a response, and longest time for which its client may leave it unread.',
     totalSeconds: 'One whole exchange, however fast it moves. Default: no such limit.',
   },
 );

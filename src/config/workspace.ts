@@ -27,7 +27,7 @@ const expires = is.readText(
 );
 
 const ceiling = z.union([...is.countOrNone.options, is.named(is.countOrNone)]).optional();
-const ceilingWords = 'One number counts for each upstream alone; "none" = no ceiling.';
+const ceilingWords = 'One number counts for each upstream alone. "none" = no ceiling.';
 
 /** By what a workspace tells its callers apart. */
 export type CallerPart = { readonly kind: 'key' } | Extract<Separator, { kind: 'header' | 'body' }>;

@@ -208,6 +208,33 @@ describe('the activity API', () => {
     });
   });
 
+  test('tells a workspace that its calls fail in the words in which it tells the operator', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    recorder.ended('acme', 'lm', ended({ outcome: 'failed', code: 'upstream_unreachable' }));
+    recorder.ended('ws-7', 'lm', ended({}));
+    const activity = activityOf(recorder, clock);
+    const answerTo = async (workspace: string) =>
+      (await activity.ofWorkspace(workspace, minute)).upstreams[0]?.answer;
+    const fails = { tone: 'red', text: 'No: calls fail' };
+    expect([(await activity.upstreams()).upstreams[0]?.answer, await answerTo('acme')]).toEqual([
+      fails,
+      fails,
+    ]);
+    expect(await answerTo('ws-7')).not.toEqual(fails);
+  });
+
+  test('what a pause refused says nothing of room when it is over', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    recorder.arrived('acme', 'lm');
+    recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long', heldBy: 'paused' }));
+    clock.advance(3 * minute);
+    const [shown] = (await activityOf(recorder, clock).upstreams()).upstreams;
+    expect(shown).toMatchObject({ lastHour: { refused: 1 }, answer: { tone: 'green' } });
+    expect(shown?.headroom?.growth).toBeGreaterThan(1);
+  });
+
   test('names no next slot before the end of a pause', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);

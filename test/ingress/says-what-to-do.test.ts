@@ -55,7 +55,7 @@ test('a call that its client would not wait for is told whose limit its wait has
   const held = { ...authorized, prefer: 'wait=0' };
   while ((await fetch(`${gateway.url}/via/paced/x`, { headers: held })).status === 200);
   expect(await detailOf('/via/paced/x', { ...held, 'x-stainless-timeout': '6' })).toMatch(
-    /^429 .* longer than it may wait\. Its client's timeout, or the operator's `maxWaitCeilingSeconds`, allows 2 s at most\.$/,
+    /^429 .* longer than it may wait\. It may wait for 2 s at most \(its client's timeout, or the operator's `maxWaitCeilingSeconds`\)\.$/,
   );
   expect(await detailOf('/via/paced/x', held)).toMatch(
     /longer than it may wait\. Prefer: wait=\d+ lets it wait\.$/,

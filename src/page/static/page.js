@@ -60,7 +60,7 @@ function showAnswer({ tone, sentence, rest, heldBy, wrongNow, next }) {
   fill(byId('wrong-now'), wrongNow);
   const links = next.map(({ text, command, place }) =>
     command
-      ? make('li', {}, `${text}: `, make('code', {}, command))
+      ? make('li', {}, text.endsWith('?') ? `${text} ` : `${text}: `, make('code', {}, command))
       : make('li', {}, make('a', { href: place }, text)),
   );
   fill(byId('next'), ...links);
@@ -250,7 +250,10 @@ function showItself({ limiter, configuration, process, credentialEndsInMs: endsI
     make('div', {}, make('dt', {}, name), make('dd', {}, bold(value), ` ${note}`)),
   );
   fill(byId('itself'), ...made);
-  fill(byId('version'), `${version} · ${isAway ? 'Redis away' : `${whole(replicas)} replicas`}`);
+  fill(
+    byId('version'),
+    `${version} · ${isAway ? 'Redis away' : `${whole(replicas)} ${replicas === 1 ? 'replica' : 'replicas'}`}`,
+  );
 }
 
 // --- events
