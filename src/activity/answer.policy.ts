@@ -170,6 +170,8 @@ const mostHeld = (heldBy: Refusals): string => causesOf(heldBy)[0] ?? '';
 
 /** Whose limit most of the refused calls met: that of the kind, window and unit that held them, because another may be fuller now. */
 function whoseRefused({ upstream, limits }: UpstreamState, cause: string): string {
+  if (cause === 'serialized') return `The calls in flight that ${upstream} may have (maxInFlight)`;
+  if (cause === 'queue') return `The calls that may wait for ${upstream} (maxQueued)`;
   const byCeiling = cause.startsWith('ceiling_');
   const isOfDay = cause.endsWith('_day');
   const ofKind = limits.filter(({ owner }) => (owner === 'ceiling') === byCeiling);

@@ -224,6 +224,14 @@ describe('the activity API', () => {
     expect(await answerTo('ws-7')).not.toEqual(fails);
   });
 
+  test('names a cap on calls in flight where that refuses calls', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long', heldBy: 'serialized' }));
+    const { heldBy } = (await activityOf(recorder, clock).upstreams()).answer;
+    expect(heldBy).toMatch(/^The calls in flight that lm may have \(maxInFlight\); /);
+  });
+
   test('what a pause refused says nothing of room when it is over', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
