@@ -3,7 +3,7 @@
  * kept away from the log, and the log can lose what came last.
  */
 import { replicaId, type ReplicaId } from '../../src/ids.ts';
-import type { Entry, Follower, Log } from '../../src/log/log.ts';
+import type { Entry, Follower, Log, Urgency } from '../../src/log/log.ts';
 import type { ManualClock } from './manual-clock.ts';
 
 export class OrderedLog<Event> {
@@ -50,6 +50,8 @@ export class OrderedLog<Event> {
 export class LogEnd<Event> implements Log<Event> {
   readonly mayLose = true;
   readonly replica: ReplicaId;
+  /** Of each event, how soon it has to be said. */
+  readonly urgencies: Urgency[] = [];
   readonly #log: OrderedLog<Event>;
   #follower: Follower<Event> | null = null;
   #next: Event[] = [];
@@ -67,7 +69,8 @@ export class LogEnd<Event> implements Log<Event> {
     this.rejoin(0);
   }
 
-  append(event: Event): void {
+  append(event: Event, urgency: Urgency = 'now'): void {
+    this.urgencies.push(urgency);
     this.#next.push(event);
     if (this.#next.length === 1) queueMicrotask(() => this.#send());
   }

@@ -35,6 +35,21 @@ test('calls that come together are appended together', async () => {
   expect(a.granted()).toEqual(['before', 'one', 'two', 'three']);
 });
 
+test('the end of a call is said at once where somebody may wait for what it does, and else with what comes next', async () => {
+  const ending = async (ticket: string, options: AdmissionOptions, settlement?: Settlement) => {
+    await a.admit(ticket, options);
+    await a.settle(ticket, settlement);
+    return a.end().urgencies.at(-1);
+  };
+  expect(await ending('plain', {})).toBe('soon');
+  expect(await ending('unsent', {}, { kind: 'dropped' })).toBe('now');
+  expect(await ending('capped', { maxInFlight: 2 })).toBe('now');
+  const narrow = { bucket: 'narrow', limit: 2 };
+  await a.ask(['sent', 'waits'], { ...narrow, costs: { requests: 2 } });
+  await a.settle('sent');
+  expect(a.end().urgencies.at(-1)).toBe('now');
+});
+
 test('of several replicas one ticks when a grant is due', async () => {
   const limit = { limit: 2, windowMs: 1_000 };
   await a.ask(['one', 'two'], limit);
