@@ -105,110 +105,47 @@ describe('the activity of a workspace', () => {
 });
 
 describe('the answer says what an operator did wrong, or what an upstream does:', () => {
-  const ours = 'limits: { requestsPerMinute: none }';
-  const ceiling = 'requestsPerMinute: { api: 3 }';
-  const broke = JSON.stringify({
-    error: { message: 'x', type: 'insufficient_quota', code: 'insufficient_quota' },
-  });
-  interface Case {
-    /** Of the upstream, and of the workspace. */
-    readonly of: string;
-    readonly own?: string;
-    readonly answers?: Answer | 'broken';
-    readonly count: number;
-    readonly sentence: RegExp | string;
-    readonly wrongNow?: RegExp;
-    readonly heldBy?: RegExp;
-    readonly next?: object;
-    /** What its upstream is shown with. */
-    readonly api?: object;
-  }
-  const red = (text: string): object => ({ answer: { tone: 'red', text } });
-  test.each<[string, Case]>([
-    [
-      'there is no room beside refusals',
-      {
-        of: 'limits: { requestsPerMinute: 5 }',
-        count: 12,
-        sentence: /^No for api: /,
-        wrongNow: /^7.calls were refused since/,
-        api: { growth: 0, ...red('No: calls refused') },
-      },
-    ],
-    [
-      'a full ceiling is yours, with its number and whose it is',
-      {
-        of: ours,
-        own: ceiling,
-        count: 5,
-        sentence: 'No for api: calls are refused at your ceilings.',
-        heldBy: /^Your ceiling of 3 requests a minute to api for w_[0-9a-f]{16}; 5 were asked for/,
-        api: { limits: [{ owner: 'ceiling', limit: 3, used: 3 }] },
-      },
-    ],
-    [
-      'refusals of the upstream itself, while no limit is used up',
-      {
-        of: 'limits: { requestsPerMinute: 60 }',
-        answers: [429, '{"error":"slow down"}'],
-        count: 3,
-        sentence: 'No for api: it says “too many requests”, and no known limit was used up.',
-        heldBy: /^api’s own “too many requests” of \d\d:\d\d.UTC(; .+ are left)?\.$/,
-      },
-    ],
-    [
-      'an upstream that breaks calls off, before ceilings that are full',
-      {
-        of: ours,
-        own: ceiling,
-        answers: 'broken',
-        count: 5,
-        sentence: 'No for api: it cannot be reached, or breaks calls off.',
-        wrongNow: /^3.calls failed since \d\d:\d\d.UTC\. 2.calls were refused since/,
-        api: { recent: { failed: 3, refused: 2 }, ...red('No: calls fail') },
-      },
-    ],
-    [
-      'an upstream that refuses the credential',
-      {
-        of: 'limits: { requestsPerMinute: 60 }',
-        answers: [401, '{"error":"who are you?"}'],
-        count: 5,
-        sentence: 'No for api: it answers every call with an error.',
-        wrongNow: /^5.calls ended so since \d\d:\d\d.UTC\. None are refused\./,
-        next: { text: 'Does it take the credential?', command: 'sluice check --connect' },
-        api: red('No: only errors'),
-      },
-    ],
-    [
-      'out of credit',
-      {
-        of: 'kind: language-model',
-        answers: [429, broke],
-        count: 1,
-        sentence: 'No for api: it is out of credit.',
-        heldBy: /insufficient_quota/,
-        wrongNow: /^Sluice asks again with one call in/,
-      },
-    ],
-  ])('%s', async (_, { of, own, answers, count, sentence, wrongNow = /./, heldBy = /^/, next, api = {} }) => {
-    await start(of, own);
-    answer = answers ?? answer;
+  const ownCeiling = ['limits: { requestsPerMinute: none }', 'requestsPerMinute: { api: 3 }'] as const;
+  /** So many calls get these answers; what is said then, and of the upstream. */
+  async function after(count: number, answers: Answer | 'broken', ...limits: Parameters<typeof start>) {
+    await start(...limits);
+    answer = answers;
     await calls(count);
     const { answer: all, upstreams } = await said();
-    expect(all.sentence).toMatch(sentence);
-    expect(all.wrongNow).toMatch(wrongNow);
-    expect(all.heldBy).toMatch(heldBy);
-    expect(upstreams).toMatchObject([api]);
-    if (next !== undefined) expect(all.next).toContainEqual(next);
-    // A scrape shows no room either where calls are refused for want of it.
-    if ('growth' in api) expect(await metrics()).toContain('sluice_headroom_ratio{upstream="api"} 0\n');
+    return { ...all, api: upstreams[0] };
+  }
+
+  test('a full ceiling is yours, with its number, whose it is and how many calls came', async () => {
+    const { sentence, heldBy, api } = await after(5, [200, '{}'], ...ownCeiling);
+    expect(sentence).toBe('No for api: calls are refused at your ceilings.');
+    expect(heldBy).toMatch(
+      /^Your ceiling of 3 requests a minute to api for w_[0-9a-f]{16}; 5 were asked for/,
+    );
+    expect(api).toMatchObject({ limits: [{ owner: 'ceiling', limit: 3, used: 3 }] });
   });
 
-  test('a call refused for want of credit names it, and so does the log', async () => {
-    await start('kind: language-model');
-    answer = [429, broke];
-    await calls(1);
+  test('an upstream that breaks calls off, before ceilings that are full', async () => {
+    const { sentence, wrongNow, api } = await after(5, 'broken', ...ownCeiling);
+    expect(sentence).toBe('No for api: it cannot be reached, or breaks calls off.');
+    expect(wrongNow).toMatch(/^3.calls failed since \d\d:\d\d.UTC\. 2.calls were refused since/);
+    expect(api).toMatchObject({ recent: { failed: 3, refused: 2 }, answer: { text: 'No: calls fail' } });
+  });
+
+  test('an upstream that refuses the credential', async () => {
+    const limit = 'limits: { requestsPerMinute: 60 }';
+    const { sentence, wrongNow, next, api } = await after(5, [401, '{"error":"who are you?"}'], limit);
+    expect(sentence).toBe('No for api: it answers every call with an error.');
+    expect(wrongNow).toMatch(/^5.calls ended so since \d\d:\d\d.UTC\. None are refused\./);
+    const text = 'Does it take the credential?';
+    expect(next).toContainEqual({ text, command: 'sluice check --connect' });
+    expect(api?.answer).toEqual({ tone: 'red', text: 'No: only errors' });
+  });
+
+  test('out of credit, which a refused call and the log name as well', async () => {
+    const error = { message: 'x', type: 'insufficient_quota', code: 'insufficient_quota' };
+    const { sentence, heldBy } = await after(1, [429, JSON.stringify({ error })], 'kind: language-model');
+    expect(sentence).toBe('No for api: it is out of credit.');
+    expect(heldBy).toMatch(/insufficient_quota/);
     const response = await fetch(`${gateway.url}/via/api/path`, { headers: asAcme() });
     const detail = /^The upstream refuses such calls with 429 \(insufficient_quota\), which/;
     expect(await response.json()).toMatchObject({ detail: expect.stringMatching(detail) });
