@@ -1,7 +1,6 @@
 /** Admission over the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
 import { describe, expect, test } from '@jest/globals';
 import { ArrivalOrder } from '../../src/admission/admission.ts';
-import { edgeOf } from '../../src/admission/ceiling-gate.ts';
 import { Lanes } from '../../src/admission/lanes.ts';
 import type { AttemptResult } from '../../src/dispatch/dispatcher.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
@@ -112,44 +111,6 @@ atOrigins('the admission queue', (instant) => {
     expect(limiter.snapshot()[0]?.meters[0]?.level).toBeLessThan(0.001);
     expect(await ceilings.state(minuteOf(5))).toMatchObject({ remaining: 5 });
     expect(clock.timers).toBe(0);
-  });
-
-  test('sends no more calls than the ceiling in any 60 s, however slow the ceiling store is', async () => {
-    // Replies get slower and faster again, so that a delayed call may meet a prompt one.
-    const { enter, pass, sentAt } = world({ replyMs: (n) => [0, 120, 450, 1_300, 300, 90, 0][n % 7] ?? 0 });
-    for (const [at, id] of names(24).entries()) {
-      enter(id, { ...plenty, perMinute: 3, maxWaitMs: 900_000 });
-      await pass(at % 4 === 0 ? 700 : 5);
-    }
-    await pass(600_000);
-    const left = [...sentAt.values()].toSorted((a, b) => a - b);
-    expect(left).toHaveLength(24);
-    for (const [at, time] of left.entries())
-      expect(time - (left[at - 3] ?? -Infinity)).toBeGreaterThanOrEqual(60_000);
-  });
-
-  test('takes a requeued ticket out of its lane when its client has left', async () => {
-    const { pass, queue, gone, limiter, ticketOf } = world();
-    const ticket = await ticketOf('a', plenty);
-    const lease = await ticket.whenGranted();
-    gone.get('a')?.abort();
-    lease.settle(throttled({ requeue: true, sleepMs: 5_000 }), null);
-    await expect(ticket.whenGranted()).rejects.toBe(gone.get('a')?.signal.reason);
-    await pass(1);
-    expect(limiter.snapshot()).toMatchObject([nobody]);
-    expect(queue.waitingUnder(ceilingKey('w'))).toBe(0);
-  });
-
-  test('ignores a second settlement of a lease', async () => {
-    const { enter, pass, settle, limiter, ceilings } = world();
-    enter('a', { ...plenty, perMinute: 5 });
-    await pass(1);
-    settle('a', succeeded);
-    settle('a', dropped);
-    settle('a', throttled({ closeMs: 5_000, requeue: true }));
-    await pass(1);
-    expect(limiter.snapshot()).toMatchObject([{ closedMs: 0, ...nobody }]);
-    expect(await ceilings.state(minuteOf(5))).toMatchObject({ remaining: 4 });
   });
 
   test('refuses, when it drains, only the waiting calls that cannot leave before the drain ends', async () => {
@@ -334,15 +295,6 @@ describe('what a replica knows of a lane', () => {
     for (const id of names(5)) enter(id, { lane: 'l', perMinute: 100 });
     await pass(1_000);
     expect(story).toEqual(names(5));
-  });
-
-  test.each([
-    [1, 16],
-    [160, 16],
-    [500, 50],
-    [501, 51],
-  ])('with a ceiling of %d is that it is nearly used when no more than %d slots are free', (limit, edge) => {
-    expect(edgeOf(limit)).toBe(edge);
   });
 });
 

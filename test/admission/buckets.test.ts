@@ -67,14 +67,11 @@ test.each<[object, object, object]>([
     { perMinute: 7, perDay: 8 },
   ],
   [{ requestsPerMinute: { other: 7 } }, {}, { perMinute: null, perDay: null }],
-])(
-  'the ceiling of a workspace is its own, else what the upstream states, else none: %j %j',
-  (own, stated, limits) => {
-    const maps = Object.entries(own).map(([name, of]) => [name, new Map(Object.entries(of as object))]);
-    const workspace = workspaceSettings('w', ['u'], Object.fromEntries(maps));
-    expect(ceilingLimits(workspace, upstream('generic', stated))).toEqual(limits);
-  },
-);
+])('a ceiling is what the workspace has, else what the upstream states: %j %j', (own, stated, limits) => {
+  const maps = Object.entries(own).map(([name, of]) => [name, new Map(Object.entries(of as object))]);
+  const workspace = workspaceSettings('w', ['u'], Object.fromEntries(maps));
+  expect(ceilingLimits(workspace, upstream('generic', stated))).toEqual(limits);
+});
 
 describe('where an upstream has windows for single operations, a call counts in', () => {
   function upstreamOf(speaks: string): UpstreamSettings {

@@ -2,12 +2,11 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { edgeOf } from '../../src/admission/ceiling-gate.ts';
-import type { Lease, Ticket } from '../../src/admission/ticket.ts';
+import type { Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import { ceilingKey } from '../../src/ids.ts';
 import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { VirtualRedis } from '../support/virtual-redis.ts';
-import { dropped } from './world.ts';
 
 let redis: VirtualRedis;
 const replicas: { close(): Promise<void> }[] = [];
@@ -19,23 +18,15 @@ afterEach(async () => {
   expect(failures.splice(0)).toEqual([]);
 });
 
-async function replica(name = 'one', whenDown: 'local' | 'deny' = 'local') {
-  const stores = await redis.replica(name, whenDown, (grant) => queue.listener.onGrant(grant));
+async function replica(whenDown: 'local' | 'deny' = 'local') {
+  const stores = await redis.replica('one', whenDown, (grant) => queue.listener.onGrant(grant));
   replicas.push(stores);
   const { limiter, ceilings } = stores;
   const onFailure = (failure: unknown): void => void failures.push(failure);
   const queue: AdmissionQueue = new AdmissionQueue({ clock: redis.clock, limiter, ceilings, onFailure });
   const enter = (id: string, options: CallOptions): Promise<Ticket> =>
     queue.enter(...callOf(redis.clock, id, options));
-  /** When the call had its lease; `null` = it has none yet. */
-  const sendAt = (id: string, options: CallOptions): (() => number | null) => {
-    let at: number | null = null;
-    void enter(id, options)
-      .then((ticket) => ticket.whenGranted())
-      .then(() => (at = redis.clock.monotonic()));
-    return () => at;
-  };
-  return { queue, limiter, ceilings, enter, sendAt };
+  return { ceilings, enter };
 }
 /** Waits until a reply must be there. */
 async function replied<T>(waiting: Promise<T>, ms = 200): Promise<T> {
@@ -53,7 +44,7 @@ describe('a lone call asks its bucket and its ceiling at once', () => {
 
   async function begin(whenDown: 'local' | 'deny' = 'local') {
     redis = new VirtualRedis();
-    const { enter: enterWith, ceilings } = await replica('one', whenDown);
+    const { enter: enterWith, ceilings } = await replica(whenDown);
     redis.toMs = redis.fromMs = tripMs / 2;
     const enter = (id: string, options: CallOptions = {}) => enterWith(id, { ...defaults, ...options });
     /** After how many round trips the call has its lease. */
@@ -161,24 +152,3 @@ test.each([2, 40, 80, 220, 400])(
     expect(retryInMs).toBeLessThanOrEqual(60_150 + 2 * tripMs);
   },
 );
-
-describe('a slot that is given back', () => {
-  const options = { perMinute: 1, maxWaitMs: 75_000 };
-
-  test('lets a call at another replica go as soon as the message has arrived', async () => {
-    redis = new VirtualRedis();
-    const [one, two] = [await replica('one'), await replica('two')];
-    // Both replicas have noticed that there are two.
-    await redis.pass(3_000);
-    const leased: Lease = await replied(
-      one.enter('unsent', { ...options, bucket: 'one' }).then((ticket) => ticket.whenGranted()),
-    );
-    const sentAt = two.sendAt('waits', { ...options, bucket: 'two' });
-    await redis.pass(1_000);
-    expect(sentAt()).toBeNull();
-    const backAt = redis.clock.monotonic();
-    leased.settle(dropped, null);
-    await redis.pass(1_000);
-    expect((sentAt() ?? Infinity) - backAt).toBeLessThan(50);
-  });
-});

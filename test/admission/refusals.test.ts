@@ -19,7 +19,7 @@ const words: Readonly<Record<HeldBy, RegExp>> = {
 
 describe('the detail of a refusal', () => {
   test.each(heldByReasons)(
-    'says that the call is held by %s, when it arrives and when it has waited',
+    'says that %s holds the call, when it arrives and when it has waited',
     (heldBy) => {
       const reply = { kind: 'refused', reason: 'wait_too_long', retryInMs: 2_500, ahead: 0, heldBy } as const;
       const code = heldBy.endsWith('_day') ? 'day_quota_exhausted' : null;

@@ -11,8 +11,7 @@ import { withMethods } from '../support/with-methods.ts';
 import { metered, names, succeeded, world as worldOf } from './world.ts';
 
 const dayMs = 86_400_000;
-const world = (originMs = 0, takesMs = 0) =>
-  worldOf({ originMs, replyMs: () => takesMs, defaults: { maxWaitMs: 600_000 } });
+const world = (originMs = 0) => worldOf({ originMs, defaults: { maxWaitMs: 600_000 } });
 
 /** How many calls have been sent, in their order, after so many milliseconds. */
 type Sent = readonly [ms: number, calls: number];
@@ -85,7 +84,7 @@ describe('a reload of other limits', () => {
     ['described limit', { ...rolling(8, 60_000), maxWaitMs: 70_000 }, metered(2, 60_000, 'rolling'), 12, 10],
     ['limit', { ...plain(4, 60_000), maxWaitMs: 100_000 }, metered(1, 60_000), 8, 5],
   ])(
-    'refuses calls at once that a lowered %s makes too late, and no other',
+    'refuses at once those alone that a lowered %s makes late',
     async (_, options, lowered, calls, first) => {
       const { enter, pass, reload, story, refusals } = world();
       for (const id of names(calls)) enter(id, options);
@@ -105,7 +104,7 @@ describe('a reload of other limits', () => {
     ['calls in flight', (maxInFlight) => ({ maxInFlight }), 1],
     ['all calls of their bucket', (cap) => setting(capped(cap)), 3],
   ])(
-    'lets calls go when the cap of %s is raised, and holds them when it is lowered',
+    'lets calls go when the cap of %s is raised, and holds them under a lower one',
     async (_, cap, lanes) => {
       const { enter, pass, reload, story, settle } = world();
       const sent = async (count: number): Promise<void> => {
@@ -231,27 +230,24 @@ describe('a default ceiling', () => {
   test.each([
     { isFirst: true, count: 6 },
     { isFirst: false, count: 8 },
-  ])(
-    'that holds calls of one bucket refuses none of another for which it has yielded: $isFirst',
-    async (of) => {
-      const { enter, pass, settle, story } = world();
-      const options = { perMinute: 4, isDefault: true, maxInFlight: 1, maxWaitMs: 70_000 };
-      const enterHeld = (): void => {
-        for (const id of ['in flight', 'held']) enter(id, { ...options, bucket: 'other' });
-      };
-      if (of.isFirst) enterHeld();
-      for (const id of names(of.count)) enter(id, options);
-      await pass(1_000);
-      settle('c0', succeeded, stating('requests'));
-      // They come while the response is learned from.
-      for (const id of names(16).slice(of.count)) enter(id, options);
-      if (!of.isFirst) enterHeld();
-      await pass(11_000);
-      enter('urgent', { ...options, bucket: 'other', urgency: 0 });
-      await pass(1_000);
-      expect(story.toSorted()).toEqual(['c0', 'c1', 'in flight']);
-    },
-  );
+  ])('that holds calls of one bucket refuses none of one that it yields to: $isFirst', async (of) => {
+    const { enter, pass, settle, story } = world();
+    const options = { perMinute: 4, isDefault: true, maxInFlight: 1, maxWaitMs: 70_000 };
+    const enterHeld = (): void => {
+      for (const id of ['in flight', 'held']) enter(id, { ...options, bucket: 'other' });
+    };
+    if (of.isFirst) enterHeld();
+    for (const id of names(of.count)) enter(id, options);
+    await pass(1_000);
+    settle('c0', succeeded, stating('requests'));
+    // They come while the response is learned from.
+    for (const id of names(16).slice(of.count)) enter(id, options);
+    if (!of.isFirst) enterHeld();
+    await pass(11_000);
+    enter('urgent', { ...options, bucket: 'other', urgency: 0 });
+    await pass(1_000);
+    expect(story.toSorted()).toEqual(['c0', 'c1', 'in flight']);
+  });
 
   test.each([
     ['while responses state something else', 'tokens', true],

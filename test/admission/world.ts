@@ -2,7 +2,6 @@
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
 import {
   callOf,
@@ -13,7 +12,6 @@ import {
 } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
-import { withMethods } from '../support/with-methods.ts';
 
 export const succeeded = { kind: 'succeeded', spent: null } as const;
 export const dropped = { kind: 'dropped' } as const;
@@ -32,12 +30,9 @@ interface WorldOptions extends Pick<QueueParts, 'around' | 'onReckoned'> {
   readonly originMs?: number;
   /** Of each call, where it says nothing else. */
   readonly defaults?: CallOptions;
-  /** How long the n-th request for a slot takes to the ceiling, and its reply back. */
-  readonly askMs?: (n: number) => number;
-  readonly replyMs?: (n: number) => number;
 }
 
-export function world({ originMs = 0, defaults = {}, askMs, replyMs, ...parts }: WorldOptions = {}) {
+export function world({ originMs = 0, defaults = {}, ...parts }: WorldOptions = {}) {
   const clock = new FakeClock();
   const own = shiftedClock(clock, originMs);
   /** The outcome of each call, in the order of the decisions: its name, and behind it the code of its refusal. */
@@ -47,22 +42,8 @@ export function world({ originMs = 0, defaults = {}, askMs, replyMs, ...parts }:
   /** When each call got its lease, since the beginning. */
   const sentAt = new Map<string, number>();
   const gone = new Map<string, AbortController>();
-  const stored = new CeilingStore(own);
-  const waits = async (ms = 0): Promise<void> => {
-    if (ms > 0) await new Promise<void>((resolve) => void clock.after(ms, resolve));
-  };
-  let asked = 0;
-  const ceilings = withMethods<Ceilings>(stored, {
-    async take(...words) {
-      const n = asked++;
-      await waits(askMs?.(n));
-      const reply = await stored.take(...words);
-      await waits(replyMs?.(n));
-      return reply;
-    },
-  });
   const onFailure = (failure: unknown): void => void story.push(`bug ${String(failure)}`);
-  const { queue, limiter } = embeddedQueue({ clock: own, ceilings, onFailure, ...parts });
+  const { queue, limiter, ceilings } = embeddedQueue({ clock: own, onFailure, ...parts });
   const ticketOf = (id: string, options: CallOptions = {}): Promise<Ticket> => {
     const leaves = new AbortController();
     gone.set(id, leaves);
@@ -81,7 +62,6 @@ export function world({ originMs = 0, defaults = {}, askMs, replyMs, ...parts }:
   };
   return {
     clock,
-    own,
     queue,
     limiter,
     ceilings,

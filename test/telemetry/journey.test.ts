@@ -111,7 +111,7 @@ describe('the metrics of a call', () => {
   });
 
   test.each([0, 1, 2, 3])(
-    'leave no gauge raised, and count its first end only, after %d steps',
+    'leave no gauge raised and count only its first end, after %d steps',
     async (steps) => {
       const given = driven();
       const call = enter(given);

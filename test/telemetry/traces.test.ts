@@ -219,22 +219,19 @@ describe('the sampler that the standard variables name', () => {
   test.each([
     ['parentbased_always_off', ''],
     ['traceidratio', '0'],
-  ])(
-    'hands an unsampled trace on as unsampled, and exports nothing of it (%s %s)',
-    async (name, argument) => {
-      const given = await sampled(name, argument);
-      const withoutParent = entered(given);
-      const rawFields = ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'];
-      const withParent = entered(given, { rawFields });
-      for (const call of [withoutParent, withParent]) call.queued();
-      expect([withoutParent.sent(), withoutParent.traceId]).toEqual([null, null]);
-      expect([withParent.sent(), withParent.traceId]).toEqual([`${caller.slice(0, -2)}00`, null]);
-      for (const call of [withoutParent, withParent]) call.ended({ outcome: 'ok', status: 200, code: null });
-      await given.telemetry.close();
-      expect(sink.spans).toEqual([]);
-      expect(await given.scrape('openmetrics')).not.toContain('trace_id');
-    },
-  );
+  ])('hands an unsampled trace on as unsampled, and exports none of it (%s %s)', async (name, argument) => {
+    const given = await sampled(name, argument);
+    const withoutParent = entered(given);
+    const rawFields = ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'];
+    const withParent = entered(given, { rawFields });
+    for (const call of [withoutParent, withParent]) call.queued();
+    expect([withoutParent.sent(), withoutParent.traceId]).toEqual([null, null]);
+    expect([withParent.sent(), withParent.traceId]).toEqual([`${caller.slice(0, -2)}00`, null]);
+    for (const call of [withoutParent, withParent]) call.ended({ outcome: 'ok', status: 200, code: null });
+    await given.telemetry.close();
+    expect(sink.spans).toEqual([]);
+    expect(await given.scrape('openmetrics')).not.toContain('trace_id');
+  });
 
   test.each([
     ['parentbased_traceidratio', '0', 0],

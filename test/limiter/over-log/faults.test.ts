@@ -224,18 +224,15 @@ describe('a serialized lane', () => {
   test.each([
     ['goes on', undefined],
     ['is passed on to another version of the fold', 'other.'],
-  ])(
-    '%s when a call whose fate is unknown has had its lease, and not before',
-    async (_what, version = '') => {
-      const other = version === '' ? b : world.replica('c', { version });
-      await oneBehindTheOther(a, other);
-      await a.settle('first', unknown);
-      await world.pass(leaseMs - 1_000);
-      expect(other.granted()).toEqual([]);
-      await world.pass(2_000);
-      expect(other.granted()).toEqual(['second']);
-    },
-  );
+  ])('%s when a call whose fate is unknown has had its lease, and not before', async (_, version = '') => {
+    const other = version === '' ? b : world.replica('c', { version });
+    await oneBehindTheOther(a, other);
+    await a.settle('first', unknown);
+    await world.pass(leaseMs - 1_000);
+    expect(other.granted()).toEqual([]);
+    await world.pass(2_000);
+    expect(other.granted()).toEqual(['second']);
+  });
 
   test.each(['the log hears of', 'the log loses'] as const)(
     'counts a lease as lost that ran out while its replica stood still with a call under way, whose end %s',
@@ -415,29 +412,26 @@ describe('while the log is away, with whenDown: local', () => {
     ['a lane without a cap sends', {}, 2, []],
     ['the only replica sends in a lane with one', serial, 1, []],
     ['one of two replicas sends in a lane with one', serial, 2, ['unavailable']],
-  ] as const)(
-    'what %s is counted as an overlap where it may be one',
-    async (_who, options, replicas, counted) => {
-      const d = world.replica('d', { whenDown: 'local', replicas });
-      await d.admit('before', elsewhere);
-      d.end().goAway();
-      await d.admit('first', options);
-      await world.pass(leaseMs + 100);
-      expect([d.granted(), d.leasesLost]).toEqual([['before', 'first'], counted]);
-    },
-  );
+  ] as const)('what %s counts as an overlap where it may be one', async (_, options, replicas, counted) => {
+    const d = world.replica('d', { whenDown: 'local', replicas });
+    await d.admit('before', elsewhere);
+    d.end().goAway();
+    await d.admit('first', options);
+    await world.pass(leaseMs + 100);
+    expect([d.granted(), d.leasesLost]).toEqual([['before', 'first'], counted]);
+  });
 
   const tenMinutes = { windowMs: 600_000, maxWaitMs: 1e7 };
   // Of each limit this replica has half; a call that was sent before counts.
   test.each([
-    ['raises a limit', 'known to the log', 8, 12, 4, 6],
+    ['raises a limit', 'known', 8, 12, 4, 6],
     ['raises a limit', 'new', 8, 12, 4, 6],
-    ['lowers a limit', 'known to the log', 12, 4, 6, 6],
-    ['removes a limit', 'known to the log', 8, null, 4, 20],
-    ['adds a limit', 'known to the log', null, 8, 20, 20],
+    ['lowers a limit', 'known', 12, 4, 6, 6],
+    ['removes a limit', 'known', 8, null, 4, 20],
+    ['adds a limit', 'known', null, 8, 20, 20],
   ] as const)(
-    'a reload that %s of a bucket that is %s takes effect at once',
-    async (_how, known, from, to, before, after) => {
+    'a reload that %s of a bucket that is %s holds at once',
+    async (_, known, from, to, before, after) => {
       const stated = (limit: number | null) => ({ ...tenMinutes, ...(limit === null ? {} : { limit }) });
       const calls = (name: string) => Array.from({ length: 20 }, (_, n) => `${name}${n}`);
       await c.ask(['first'], { ...stated(from), bucket: known === 'new' ? 'bucket.other' : 'bucket' });
@@ -530,23 +524,20 @@ describe('while the log is away, with whenDown: local', () => {
     expect(a.granted()).toEqual(['third']);
   });
 
-  test.each([1, 2])(
-    'afterwards, when it has come back %i times, others count what it has used',
-    async (times) => {
-      const limit = { limit: 2, windowMs: 600_000, maxWaitMs: 10_000 };
-      await awayAfterOne();
-      await c.admit('one', limit);
-      await c.settle('one');
-      for (let n = 1; n < times; n += 1) {
-        c.end().comeBack();
-        c.end().goAway();
-        await world.pass(500);
-      }
+  test.each([1, 2])('after it has come back %i times, others count what it used', async (times) => {
+    const limit = { limit: 2, windowMs: 600_000, maxWaitMs: 10_000 };
+    await awayAfterOne();
+    await c.admit('one', limit);
+    await c.settle('one');
+    for (let n = 1; n < times; n += 1) {
       c.end().comeBack();
-      await world.pass(100);
-      expect(await a.ask(['two', 'three'], limit)).toEqual(['granted', 'refused']);
-    },
-  );
+      c.end().goAway();
+      await world.pass(500);
+    }
+    c.end().comeBack();
+    await world.pass(100);
+    expect(await a.ask(['two', 'three'], limit)).toEqual(['granted', 'refused']);
+  });
 
   test('afterwards others find a bucket that it was refused by closed for the rest of its time', async () => {
     await awayAfterOne();

@@ -77,7 +77,7 @@ atOrigins('calls whose cost only a response states', (instant) => {
     });
 
   test.each([null, 1])(
-    'and that are all new to a small bucket are not refused for a guess, with %s in flight',
+    'and are new to a small bucket are not refused for a guess, with %s in flight',
     (most) => {
       const shop = opened(most);
       const left: string[] = [];

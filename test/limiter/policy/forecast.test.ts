@@ -151,18 +151,15 @@ atOrigins('the forecast for a call', (instant) => {
   };
   const tokens = (units: number, lane = 'l'): AdmissionOptions => ({ lane, costs: { tokens: units } });
 
-  test.each([40_000, 1e12])(
-    'counts a call that asks for %s of 30,000 tokens as one that takes all',
-    (huge) => {
-      const line = ofTokens(30_000);
-      line.enter(['a'], tokens(10_000));
-      expect(line.admit('b', tokens(huge, 'big')).kind).toBe('queued');
-      // The large call goes first and needs a third of a window until it has room.
-      expect(line.admit('c', tokens(14)).kind).toBe('queued');
-      expect(line.waitMs('c')).toBeLessThan(25_000);
-      expect([...line.bucket.waitingCosts]).toEqual([['tokens', 30_014]]);
-    },
-  );
+  test.each([40_000, 1e12])('counts a call for %s of 30,000 tokens as one that takes all', (huge) => {
+    const line = ofTokens(30_000);
+    line.enter(['a'], tokens(10_000));
+    expect(line.admit('b', tokens(huge, 'big')).kind).toBe('queued');
+    // The large call goes first and needs a third of a window until it has room.
+    expect(line.admit('c', tokens(14)).kind).toBe('queued');
+    expect(line.waitMs('c')).toBeLessThan(25_000);
+    expect([...line.bucket.waitingCosts]).toEqual([['tokens', 30_014]]);
+  });
 
   test('counts a call larger than the limit as one that takes the whole limit, also when the limit became known later', () => {
     const line = ofTokens(null);

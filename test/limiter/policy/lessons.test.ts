@@ -39,20 +39,17 @@ atOrigins('a call that was refused', (instant) => {
   test.each<[string, Feedback, MeterName, number, number, number]>([
     ['of GraphQL points', tooManyPoints, 'cost', 10, 400, 2_000],
     ['of tokens', tooManyTokens, 'tokens', 50, 12_528, 11_054],
-  ])(
-    'for lack %s leaves as soon as the cost that its refusal stated has room',
-    (_what, feedback, meter, guess, asked, waitMs) => {
-      const line = new TestBucket(instant, { meters: [] });
-      line.enter(['guessed'], { costs: { [meter]: guess } });
-      line.at(1_030).settle('guessed', throttled(waitMs), line.lesson(feedback, 1_000));
-      const again = line.admit('known', { costs: { [meter]: asked } });
-      const toldMs = again.kind === 'queued' ? again.forecastMs : Infinity;
-      for (const ms of [toldMs, line.leavesAt('known') - 1_030]) {
-        expect(ms).toBeGreaterThanOrEqual(waitMs - 1);
-        expect(ms).toBeLessThanOrEqual(waitMs + 100);
-      }
-    },
-  );
+  ])('for lack %s leaves as soon as its stated cost has room', (_, feedback, meter, guess, asked, waitMs) => {
+    const line = new TestBucket(instant, { meters: [] });
+    line.enter(['guessed'], { costs: { [meter]: guess } });
+    line.at(1_030).settle('guessed', throttled(waitMs), line.lesson(feedback, 1_000));
+    const again = line.admit('known', { costs: { [meter]: asked } });
+    const toldMs = again.kind === 'queued' ? again.forecastMs : Infinity;
+    for (const ms of [toldMs, line.leavesAt('known') - 1_030]) {
+      expect(ms).toBeGreaterThanOrEqual(waitMs - 1);
+      expect(ms).toBeLessThanOrEqual(waitMs + 100);
+    }
+  });
 
   test('goes back into its lane with what it asks for', () => {
     const line = new TestBucket(instant, { meters: [] });

@@ -49,20 +49,17 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     [1, 1_000, maxJitterMs],
     [10, 10_000, 10_000 / 60],
     [600, 60_000, maxLatenessMs],
-  ])(
-    'of %d in %d ms that was empty can be filled at once and drains %d ms later',
-    (limit, windowMs, restsMs) => {
-      for (const left of [0, 1e-16, 0.001]) {
-        const timed = stated(limit, windowMs);
-        timed.meter.level = left;
-        for (let at = 0; at < limit; at += 1) {
-          if (left === 0) expect(timed.roomIn(1, 0)).toBe(0);
-          timed.take(1, 0);
-        }
-        expect(timed.roomIn(1, 0)).toBeCloseTo(restsMs + windowMs / limit, 2);
+  ])('of %d in %d ms that was empty is filled at once and drains %d ms later', (limit, windowMs, restsMs) => {
+    for (const left of [0, 1e-16, 0.001]) {
+      const timed = stated(limit, windowMs);
+      timed.meter.level = left;
+      for (let at = 0; at < limit; at += 1) {
+        if (left === 0) expect(timed.roomIn(1, 0)).toBe(0);
+        timed.take(1, 0);
       }
-    },
-  );
+      expect(timed.roomIn(1, 0)).toBeCloseTo(restsMs + windowMs / limit, 2);
+    }
+  });
 
   test('goes on draining when a response shows that the first call has arrived', () => {
     const timed = stated(600, 60_000);
@@ -207,17 +204,14 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
     ['100 in a minute, 5,000 in an hour', { limit: 100, windowMs: 60_000 }, [5_000, 3_600_000]],
     ['600 in a minute, 5 in a second', { limit: 600, windowMs: 60_000 }, [5, 1_000]],
     ['3 in a second, 600 in a minute', { limit: 3, windowMs: 1_000 }, [600, 60_000]],
-  ] as const)(
-    'pinned to %s allows no more at once and no faster rate than either',
-    (_what, quota, reported) => {
-      const timed = TimedMeter.stated(quota, from, false);
-      const [limit, windowMs] = reported;
-      timed.respond(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
-      expect(timed.meter.limit).toBe(Math.min(limit, quota.limit));
-      const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
-      expect((timed.meter.limit ?? 0) / timed.meter.windowMs).toBeCloseTo(rate, 12);
-    },
-  );
+  ] as const)('pinned to %s allows no more at once and no faster than either', (_what, quota, reported) => {
+    const timed = TimedMeter.stated(quota, from, false);
+    const [limit, windowMs] = reported;
+    timed.respond(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
+    expect(timed.meter.limit).toBe(Math.min(limit, quota.limit));
+    const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
+    expect((timed.meter.limit ?? 0) / timed.meter.windowMs).toBeCloseTo(rate, 12);
+  });
 });
 
 describe('a window of unstated length', () => {

@@ -125,17 +125,14 @@ atOrigins('a replica that is not heard of any more', (instant) => {
   test.each([
     [replicaLifeMs, 'goes', 'killed'],
     [replicaLifeMs + 1, 'does not go', 'own'],
-  ])(
-    'a call of a replica last heard of %s ms ago %s before those of living ones',
-    (silentMs, _goes, next) => {
-      const line = new TestBucket(instant, serial);
-      line.enter(['under way']);
-      line.enter(['killed'], {}, killed);
-      line.at(1_001).enter(['own']);
-      // Without a tick in between, which would forget the tickets of dead replicas.
-      expect(line.at(1_000 + silentMs).settle('under way')).toEqual([next]);
-    },
-  );
+  ])('a call of a replica that is silent for %s ms %s before those of others', (silentMs, _goes, next) => {
+    const line = new TestBucket(instant, serial);
+    line.enter(['under way']);
+    line.enter(['killed'], {}, killed);
+    line.at(1_001).enter(['own']);
+    // Without a tick in between, which would forget the tickets of dead replicas.
+    expect(line.at(1_000 + silentMs).settle('under way')).toEqual([next]);
+  });
 });
 
 atOrigins('a bucket', (instant) => {
