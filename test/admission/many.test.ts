@@ -6,9 +6,8 @@ import { setImmediate } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, test } from '@jest/globals';
-import { Refusal } from '../../src/errors.ts';
 import { ceilingKey } from '../../src/ids.ts';
-import type { Lease } from '../../src/admission/ticket.ts';
+import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { dropped, names, throttled, world } from './world.ts';
@@ -79,30 +78,12 @@ describe('very many waiting calls', () => {
   const few = 200;
 
   function counted() {
-    const clock = new FakeClock();
     let checks = 0;
-    const ends = new Map<string, string>();
-    const leases = new Map<string, Lease>();
-    const { queue } = embeddedQueue({ clock, onFailure: (failure) => ends.set('bug', String(failure)) });
-    const defaults = { maxQueued: 10_000, maxInFlight: 1, maxWaitMs: 30_000 };
-    const enter = (id: string, options: CallOptions = {}): void => {
-      const [made, gone] = callOf(clock, id, { ...defaults, ...options });
-      const { admission: asked } = made;
-      const request = Object.defineProperty({ ...made }, 'admission', {
-        get() {
-          checks += 1;
-          return asked;
-        },
-      });
-      const leased = queue.enter(request, gone).then((ticket) => ticket.whenGranted());
-      leased.then(
-        (lease) => {
-          leases.set(id, lease);
-          ends.set(id, 'sent');
-        },
-        (failure: unknown) => ends.set(id, failure instanceof Refusal ? failure.code : String(failure)),
-      );
+    const watched = (made: AdmissionRequest): AdmissionRequest => {
+      const get = () => ((checks += 1), made.admission);
+      return Object.defineProperty({ ...made }, 'admission', { get });
     };
+    const all = world({ watched, defaults: { maxQueued: 10_000, maxInFlight: 1, maxWaitMs: 30_000 } });
     /** How often calls are checked because of `doing`, until nothing more happens without time passing. */
     const checksDuring = async (doing: () => void): Promise<number> => {
       const before = checks;
@@ -111,22 +92,19 @@ describe('very many waiting calls', () => {
       await setImmediate();
       return checks - before;
     };
-    /** The rest after the sweep that follows arriving calls is over. */
-    const rest = async (ms: number): Promise<void> => {
-      clock.outside(ms, () => {});
-      await clock.run(ms);
-    };
-    const enterAll = (options: CallOptions = {}): void => names(calls).forEach((id) => enter(id, options));
-    return { clock, ends, leases, enter, enterAll, checksDuring, rest };
+    /** The calls that ended so. */
+    const ended = (how: string): string[] => all.story.filter((end) => end.endsWith(` ${how}`));
+    return { ...all, ended, checksDuring };
   }
 
   test('are not checked once for each of many attempts that end', async () => {
-    const { enter, enterAll, leases, checksDuring, rest } = counted();
+    const { enter, settle, checksDuring, pass } = counted();
     for (let n = 0; n < few; n += 1) enter(`own${n}`, { lane: `own${n}` });
-    enterAll();
-    await rest(500);
+    for (const id of names(calls)) enter(id);
+    // The rest after the sweep that follows arriving calls is over.
+    await pass(500);
     const checks = await checksDuring(() => {
-      for (let n = 0; n < few; n += 1) leases.get(`own${n}`)?.settle(throttled({ sleepMs: 5_000 }), null);
+      for (let n = 0; n < few; n += 1) settle(`own${n}`, throttled({ sleepMs: 5_000 }));
     });
     // All calls except the one that was sent.
     expect(checks).toBeGreaterThanOrEqual(calls - 1);
@@ -134,26 +112,24 @@ describe('very many waiting calls', () => {
   });
 
   test('in buckets of their own under one ceiling are refused at once where it has no slot in time, and checked a few times each', async () => {
-    const { clock, enter, ends, checksDuring } = counted();
+    const { enter, story, ended, pass, checksDuring } = counted();
     const checks = await checksDuring(() => {
       for (const id of names(calls)) enter(id, { bucket: id, perMinute: 60, maxWaitMs: 119_000 });
     });
     expect(checks).toBeLessThan(100 * calls);
-    await clock.run(1_000);
-    const how = Object.groupBy(ends.values(), (end) => end);
-    expect(how['sent']).toHaveLength(60);
-    expect(how['wait_too_long']).toHaveLength(calls - 120);
+    await pass(1_000);
+    const refused = ended('wait_too_long');
+    expect([refused.length, story.length - refused.length]).toEqual([calls - 120, 60]);
   });
 
   test('are refused in time although a sweep has just ended', async () => {
-    const { clock, enter, ends, leases } = counted();
+    const { enter, settle, ended, pass } = counted();
     for (const id of ['a', 'b']) enter(id, { lane: id });
     for (const [n, id] of names(calls).entries())
       enter(id, { lane: 'b', maxWaitMs: n < 10 ? 3_000 : 30_000 });
     await setImmediate();
-    for (const id of ['a', 'b']) leases.get(id)?.settle(throttled({ sleepMs: 5_000 }), null);
-    await clock.run(100);
-    const refused = [...ends].filter(([, how]) => how === 'wait_too_long');
-    expect(refused.map(([id]) => id)).toEqual(names(10));
+    for (const id of ['a', 'b']) settle(id, throttled({ sleepMs: 5_000 }));
+    await pass(100);
+    expect(ended('wait_too_long')).toEqual(names(10).map((id) => `${id} wait_too_long`));
   });
 });

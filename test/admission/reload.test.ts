@@ -69,16 +69,6 @@ describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
 describe('a reload of other limits', () => {
   const rolling = (limit: number, windowMs: number) => setting(metered(limit, windowMs, 'rolling'));
   const plain = (limit: number, windowMs: number) => setting(metered(limit, windowMs));
-  const [counted, drained] = [rolling(4, 60_000), plain(4, 60_000)];
-  test.each<Case>([
-    ['lets calls go under a higher limit', 20, plain(2, 60_000), [1_000, 2], plain(10, 60_000), [1_000, 10]],
-    ['holds calls under a lower limit', 20, plain(10, 60_000), [1_000, 10], plain(2, 60_000), [20_000, 10]],
-    // A unit drains each 15 s; a rolling window has no room before the first sends are a minute old.
-    ['holds calls when their window counts in another way', 8, drained, [1_000, 4], counted, [55_000, 4]],
-    ['lets them go when that has room', 8, drained, [1_000, 4], counted, [65_000, 8]],
-    ['lets them go when their window is shorter', 8, counted, [2_000, 4], rolling(4, 1_000), [1_000, 8]],
-  ])('%s', (...each) => reloaded(0, each));
-
   test.each<[string, CallOptions, BucketSetting, number, number]>([
     // Two can go when the first eight are a minute old, two more a minute later.
     ['described limit', { ...rolling(8, 60_000), maxWaitMs: 70_000 }, metered(2, 60_000, 'rolling'), 12, 10],

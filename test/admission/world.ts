@@ -30,9 +30,11 @@ interface WorldOptions extends Pick<QueueParts, 'around' | 'onReckoned'> {
   readonly originMs?: number;
   /** Of each call, where it says nothing else. */
   readonly defaults?: CallOptions;
+  /** What is entered in the place of each call. */
+  readonly watched?: (made: AdmissionRequest) => AdmissionRequest;
 }
 
-export function world({ originMs = 0, defaults = {}, ...parts }: WorldOptions = {}) {
+export function world({ originMs = 0, defaults = {}, watched, ...parts }: WorldOptions = {}) {
   const clock = new FakeClock();
   const own = shiftedClock(clock, originMs);
   /** The outcome of each call, in the order of the decisions: its name, and behind it the code of its refusal. */
@@ -47,7 +49,8 @@ export function world({ originMs = 0, defaults = {}, ...parts }: WorldOptions = 
   const ticketOf = (id: string, options: CallOptions = {}): Promise<Ticket> => {
     const leaves = new AbortController();
     gone.set(id, leaves);
-    return queue.enter(...callOf(own, id, { clientGone: leaves.signal, ...defaults, ...options }));
+    const [made, signal] = callOf(own, id, { clientGone: leaves.signal, ...defaults, ...options });
+    return queue.enter(watched?.(made) ?? made, signal);
   };
   const follow = async (id: string, options: CallOptions): Promise<void> => {
     try {

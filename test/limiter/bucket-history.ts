@@ -66,6 +66,7 @@ const natureOf = (chance: Chance, seed: number, n: number) => ({
 });
 type Nature = ReturnType<typeof natureOf>;
 
+type Asks = Pick<StoredAdmission, 'callClass' | 'costs' | 'document'>;
 type InBucket = Extract<LogEvent, { kind: 'in' }>['event'];
 const succeeded = { kind: 'succeeded', spent: null } as const;
 const contestedLimit = 40;
@@ -113,26 +114,15 @@ class History {
   /** Often to the very millisecond at which something ends. */
   #gapMs({ about, step }: Nature): number {
     const chance = this.#chance;
-    if (about === 'silent')
-      return (
-        [5, 5, 5, chance.pick([9_000, 12_000, 13_000]), chance.pick([0, 20, 60, 100]), 20][step % 6] ?? 0
-      );
+    if (about === 'silent') {
+      const openMs = chance.pick([9_000, 12_000, 13_000]);
+      return [5, 5, 5, openMs, chance.pick([0, 20, 60, 100]), 20][step % 6] ?? 0;
+    }
     if (about === 'contested') return chance.pick([0, 20, 35, chance.between(0, 150)]);
     if (chance.happens(0.05)) return chance.pick([2_000, 6_000, 15_000, 40_000, chance.between(0, 90_000)]);
     if (about === 'calm') return chance.pick([20, 20, 35, 60, chance.between(20, 150)]);
-    return chance.pick([
-      0,
-      0,
-      0,
-      1,
-      chance.between(0, 30),
-      20,
-      250,
-      300,
-      500,
-      700.5,
-      chance.between(100, 1_500),
-    ]);
+    const [little, much] = [chance.between(0, 30), chance.between(100, 1_500)];
+    return chance.pick([0, 0, 0, 1, little, 20, 250, 300, 500, 700.5, much]);
   }
 
   /** Time goes on; somebody mostly writes when something is due. */
@@ -241,14 +231,8 @@ class History {
   }
 
   #plainCalls(bucket: BucketKey, step: number, count: number, limits: object): LogEvent[] {
-    const options = {
-      ...limits,
-      lane: 'l1',
-      maxQueued: 1_000,
-      maxWaitMs: 1e6,
-      leaseMs: 30_000,
-      arrivedAt: this.#at,
-    };
+    const waits = { maxQueued: 1_000, maxWaitMs: 1e6, leaseMs: 30_000, arrivedAt: this.#at };
+    const options = { ...limits, ...waits, lane: 'l1' };
     return Array.from({ length: count }, (_, n) => {
       const { bucket: _bucket, ...asked } = admission(`t${100 * step + n}`, options);
       this.#admissions.set(`${bucket} ${asked.ticket}`, asked);
@@ -302,24 +286,25 @@ class History {
     });
   }
 
-  #asks(): Pick<StoredAdmission, 'callClass' | 'costs' | 'document'> {
+  #asks(): Asks {
     const chance = this.#chance;
     const tokens = chance.whole(1, 60);
     const document = chance.pick(['d1', 'd2']);
-    return chance.pick<Pick<StoredAdmission, 'callClass' | 'costs' | 'document'>>([
-      { callClass: 'plain', costs: { requests: 1 }, document: null },
-      { callClass: 'plain', costs: { requests: 1 }, document: null },
+    const asks = (callClass: string, costs: Asks['costs'], of: Asks['document'] = null): Asks => ({
+      callClass,
+      costs,
+      document: of,
+    });
+    return chance.pick([
+      asks('plain', { requests: 1 }),
+      asks('plain', { requests: 1 }),
       // Now and then more than any limit.
-      {
-        callClass: 'worded',
-        costs: { requests: 1, tokens: tokens > 54 ? tokens * 40 : tokens },
-        document: null,
-      },
-      { callClass: 'points', costs: { cost: chance.between(0.5, 30) }, document: null },
-      { callClass: 'points', costs: { cost: 3 }, document },
-      { callClass: 'points', costs: { cost: 3 }, document },
-      { callClass: 'daily', costs: { requests_day: 1, requests: 1 }, document: null },
-      { callClass: 'free', costs: {}, document: null },
+      asks('worded', { requests: 1, tokens: tokens > 54 ? tokens * 40 : tokens }),
+      asks('points', { cost: chance.between(0.5, 30) }),
+      asks('points', { cost: 3 }, document),
+      asks('points', { cost: 3 }, document),
+      asks('daily', { requests_day: 1, requests: 1 }),
+      asks('free', {}),
     ]);
   }
 
@@ -380,14 +365,14 @@ class History {
   /** As configuration names them. */
   #windows({ isTight }: Nature): MeterSetting[] {
     const chance = this.#chance;
-    const others = [
+    const all = [
       [1_500],
       [60_000],
       [1_500, 9_000.25, 60_000],
       [60_000, 3_600_000],
       [9_000.25, 20_000, 60_000],
     ];
-    const lengths = chance.happens(0.6) ? [1_500, 60_000] : others[chance.whole(0, 4)];
+    const lengths = chance.happens(0.6) ? [1_500, 60_000] : all[chance.whole(0, 4)];
     return metersOf(
       (lengths ?? []).map((windowMs) => ({
         requests: isTight ? Math.ceil(windowMs / 1_000) : 200,

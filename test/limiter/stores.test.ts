@@ -25,21 +25,6 @@ describe('two replicas on one Redis', () => {
     await redis.stop();
   });
 
-  test.each([
-    ['a call of one is granted by message when the lease of the other ends', false],
-    ['they need no more than a tick for a grant whose message was lost', true],
-  ])('share a capped lane: %s', async (_how, isLost) => {
-    const more = { bucket: `shared-${isLost}`, maxInFlight: 1 };
-    const first = await a.limiter.admit(admission(`a-${isLost}`, more));
-    expect((await b.limiter.admit(admission(`b-${isLost}`, more))).kind).toBe('queued');
-    if (first.kind !== 'granted') throw new Error('not granted');
-    const subscribers = isLost ? String(await probe.call('CLIENT', 'LIST', 'TYPE', 'pubsub')) : '';
-    for (const [, id = ''] of subscribers.matchAll(/^id=(\d+)/gm))
-      await probe.call('CLIENT', 'KILL', 'ID', id);
-    await a.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
-    expect(await b.granted(`b-${isLost}`)).toMatchObject({ bucket: more.bucket });
-  });
-
   test('take, give back once, report and forecast under changed limits of the minute and the day what the embedded store does', async () => {
     const embedded = await startReplica(null);
     let histories = 0;

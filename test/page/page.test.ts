@@ -92,14 +92,6 @@ describe('the live page', () => {
     expect(ceiling?.workspace).toMatch(/^w_[0-9a-f]{16}$/);
   });
 
-  test('shows workspaces by label, and nothing of their names', async () => {
-    page = await drivenPage(movedClock());
-    page.play({ workspace: 'canary-1', upstream: 'openai' });
-    const workspaces = JSON.stringify(await eventFrom(page.url, 'workspaces'));
-    expect(workspaces).toMatch(/"workspace":"w_[0-9a-f]{16}"/);
-    expect(workspaces).not.toContain('canary');
-  });
-
   test('refuses readers above its bound', async () => {
     page = await drivenPage(movedClock());
     const open = await Promise.all(

@@ -256,17 +256,16 @@ describe('sluice record', () => {
     expect(await ran(['record', ...args])).toMatchObject({ code: 2, err: expect.stringMatching(said) }),
   );
 
-  test('a port that is none of a Sluice is named', async () => {
-    const { ended, err } = begun(['record', '--seconds', '1', '--admin', gateway.url], terminals);
-    expect(await ended).toBe(1);
-    expect(err.join()).toContain(gateway.url);
-  });
-
-  test('JSON of something else is no recording', async () => {
+  test('what answers otherwise than a Sluice is named, also with JSON', async () => {
     const other = await listening((_request, response) => void response.end('{"paused":true}'));
-    const { ended, err } = begun(['record', '--seconds', '1', '--admin', other.url], terminals);
-    expect(await ended).toBe(1);
-    expect(err.join()).toContain('is no recording');
+    for (const [admin, said] of [
+      [gateway.url, gateway.url],
+      [other.url, 'is no recording'],
+    ] as const) {
+      const { ended, err } = begun(['record', '--seconds', '1', '--admin', admin], terminals);
+      expect(await ended).toBe(1);
+      expect(err.join()).toContain(said);
+    }
     await other.close();
   });
 });
