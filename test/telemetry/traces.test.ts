@@ -10,6 +10,19 @@ const caller = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 const server = 2;
 const client = 3;
 
+const before = { ...process.env };
+/** A receiver that the standard variables name from now on. */
+async function namedSink() {
+  const sink = await otlpSink();
+  const named = { OTEL_EXPORTER_OTLP_ENDPOINT: sink.endpoint, OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json' };
+  Object.assign(process.env, named);
+  return sink;
+}
+function unnamed(): void {
+  for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
+  trace.disable();
+}
+
 describe('the spans of a queued, twice-throttled, streamed call, as an OTLP receiver gets them', () => {
   let spans: readonly SinkSpan[] = [];
   let exported = '';
@@ -17,15 +30,10 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
   const upstreamSaw: (string | null)[] = [];
   let traceIdInLog: unknown;
   let scrapes = { openmetrics: '', prometheus: '' };
-  const before = { ...process.env };
 
   beforeAll(async () => {
-    const sink = await otlpSink();
-    Object.assign(process.env, {
-      OTEL_EXPORTER_OTLP_ENDPOINT: sink.endpoint,
-      OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
-      OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test',
-    });
+    const sink = await namedSink();
+    process.env['OTEL_RESOURCE_ATTRIBUTES'] = 'deployment.environment.name=test';
     const tracing = await startTracing(process.env, 'replica-1');
     const given = driven({ tracing });
 
@@ -62,10 +70,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     await sink.close();
   });
 
-  afterAll(() => {
-    for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
-    trace.disable();
-  });
+  afterAll(unnamed);
 
   const ofCall = () => spans.filter((span) => span.traceId === '4bf92f3577b34da6a3ce929d0e0e4736');
   const named = (name: string) => ofCall().filter((span) => span.name === name);
@@ -96,7 +101,8 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     expect(scrapes.prometheus).not.toContain('trace_id');
   });
 
-  test('have one client span per attempt with its resend count, status and server', () => {
+  test('have one internal span per wait, and one client span per attempt with its resend count, status and server', () => {
+    expect(named('wait').map((span) => span.kind)).toEqual([1, 1, 1]);
     const attempts = named('POST');
     expect(attempts.map((span) => span.kind)).toEqual([client, client, client]);
     expect(attempts.map((span) => span.attributes['http.request.resend_count'])).toEqual([undefined, 1, 2]);
@@ -104,10 +110,6 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     expect(attempts.map((span) => span.attributes['error.type'])).toEqual(['429', '429', undefined]);
     expect(attempts.map((span) => span.status.code)).toEqual([2, 2, 0]);
     expect(attempts[0]?.attributes).toMatchObject({ 'server.address': 'api.example', 'server.port': 443 });
-  });
-
-  test('have one internal span per wait', () => {
-    expect(named('wait').map((span) => span.kind)).toEqual([1, 1, 1]);
   });
 
   test('give the upstream the context of the attempt, where configuration asks for it', () => {
@@ -194,8 +196,6 @@ describe('tracing', () => {
 
 describe('the sampler that the standard variables name', () => {
   let sink: Awaited<ReturnType<typeof otlpSink>>;
-  const before = { ...process.env };
-
   /** Telemetry whose spans go to the sink, by this sampler. */
   async function sampled(name: string, argument: string) {
     Object.assign(process.env, { OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: argument });
@@ -203,17 +203,11 @@ describe('the sampler that the standard variables name', () => {
   }
 
   beforeEach(async () => {
-    sink = await otlpSink();
-    Object.assign(process.env, {
-      OTEL_EXPORTER_OTLP_ENDPOINT: sink.endpoint,
-      OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
-    });
+    sink = await namedSink();
   });
-
-  afterEach(async () => {
-    for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
-    trace.disable();
-    await sink.close();
+  afterEach(() => {
+    unnamed();
+    return sink.close();
   });
 
   test.each([
