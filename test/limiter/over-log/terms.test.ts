@@ -201,6 +201,14 @@ atOrigins('in a new term', (instant) => {
     expect(replies.slice(1).map((reply) => reply?.kind)).toEqual(['granted', 'queued']);
   });
 
+  test('what an ended call has closed for all buckets is closed for all', () => {
+    const log = secondTerm(['r1']);
+    const used = { bucket, setting, costs: {}, closedMs: 700, closesCredential: true } as const;
+    log.say(10, 'r1', report([], [used]), here(2));
+    expect(log.grants(20, 'r1', call('a', { bucket: 'other' }))).toEqual([]);
+    expect(log.grants(710, 'r1', tick)).toEqual(['a']);
+  });
+
   test('no lease has the token of one that was lost', () => {
     const log = known(['r1'], call('first'));
     const before = snapshot(log.state);
