@@ -22,20 +22,14 @@ import {
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
 import { Quota } from '../../../simulators/dialect/quota.ts';
 
-interface Stated {
-  readonly limit: number;
-  readonly windowMs: number;
-  readonly counts: CountedWindow;
-}
-
 const startAt = 1_800_000_000_123;
 
-const described = (meter: Meter, stated: Omit<MeterSetting, 'meter'>, now = startAt): void =>
-  applySetting(meter, { meter: 'requests', ...stated }, true, now);
+const described = (meter: Meter, stated: Omit<MeterSetting, 'meter'>): void =>
+  applySetting(meter, { meter: 'requests', ...stated }, true, startAt);
 
-function meterOf({ limit, windowMs, counts }: Stated, now = startAt): Meter {
-  const meter = createMeter('requests', now);
-  described(meter, { limit, windowMs, counts }, now);
+function meterOf(stated: Omit<MeterSetting, 'meter'>): Meter {
+  const meter = createMeter('requests', startAt);
+  described(meter, stated);
   return meter;
 }
 
@@ -54,8 +48,9 @@ function sendAll(meters: readonly Meter[], calls: number, gapMs: () => number): 
   return left;
 }
 
+const upTo = (max: number) => fc.integer({ min: 1, max });
 const stated = fc.record({
-  limit: fc.integer({ min: 1, max: 60 }),
+  limit: upTo(60),
   windowMs: fc.constantFrom(1_000, 2_000, 10_000, 60_000, 3_600_000),
   counts: fc.constantFrom<CountedWindow>('rolling', 'fixed'),
 });
@@ -90,7 +85,7 @@ describe('a window that the operator describes', () => {
 
   test('the forecast for a line behind a full window is the time when its last call leaves', () => {
     fc.assert(
-      fc.property(stated, fc.integer({ min: 1, max: 200 }), (window, ahead) => {
+      fc.property(stated, upTo(200), (window, ahead) => {
         const meter = meterOf(window);
         sendAll([meter], window.limit, () => 0);
         const expectedMs = windowWaitMs(meter, ahead, startAt);
@@ -103,25 +98,20 @@ describe('a window that the operator describes', () => {
 
   test('a limit that is lowered waits for what was sent, not for as many windows as that would take under it', () => {
     fc.assert(
-      fc.property(
-        stated,
-        fc.integer({ min: 1, max: 60 }),
-        fc.integer({ min: 1, max: 200 }),
-        (window, limit, ahead) => {
-          const lowered = Math.min(limit, window.limit);
-          const meter = meterOf(window);
-          sendAll([meter], window.limit, () => 0);
-          const endsAt = Math.max(...(meter.log?.slots ?? []).map(({ until }) => until));
-          described(meter, { ...window, limit: lowered });
-          // All that was sent leaves at once; then a whole limit goes in each window.
-          const firstMs = windowWaitMs(meter, Math.min(ahead, lowered), startAt);
-          expect(firstMs).toBeLessThanOrEqual(endsAt - startAt);
-          const windows = Math.ceil(ahead / lowered) - 1;
-          const waitMs = windowWaitMs(meter, ahead, startAt);
-          expect(waitMs).toBeLessThanOrEqual(endsAt - startAt + windows * (window.windowMs + maxMarginMs));
-          expect(waitMs).toBeGreaterThanOrEqual(firstMs);
-        },
-      ),
+      fc.property(stated, upTo(60), upTo(200), (window, limit, ahead) => {
+        const lowered = Math.min(limit, window.limit);
+        const meter = meterOf(window);
+        sendAll([meter], window.limit, () => 0);
+        const endsAt = Math.max(...(meter.log?.slots ?? []).map(({ until }) => until));
+        described(meter, { ...window, limit: lowered });
+        // All that was sent leaves at once; then a whole limit goes in each window.
+        const firstMs = windowWaitMs(meter, Math.min(ahead, lowered), startAt);
+        expect(firstMs).toBeLessThanOrEqual(endsAt - startAt);
+        const windows = Math.ceil(ahead / lowered) - 1;
+        const waitMs = windowWaitMs(meter, ahead, startAt);
+        expect(waitMs).toBeLessThanOrEqual(endsAt - startAt + windows * (window.windowMs + maxMarginMs));
+        expect(waitMs).toBeGreaterThanOrEqual(firstMs);
+      }),
       { numRuns: 100 },
     );
   });
