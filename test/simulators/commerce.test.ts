@@ -4,30 +4,24 @@ import {
   type CommerceOptions,
   type CommerceSimulator,
 } from '../../simulators/commerce.ts';
-import { manualClock, type ManualClock } from '../support/manual-clock.ts';
+import { manualClock } from '../support/manual-clock.ts';
 import { sample } from '../support/recorded.ts';
 
 const running: CommerceSimulator[] = [];
-type Send = (path: string, body?: unknown, headers?: Record<string, string>) => Promise<Response>;
 
-async function start(options: CommerceOptions = {}): Promise<{
-  simulator: CommerceSimulator;
-  clock: ManualClock;
-  send: Send;
-  graphql: (query: string, more?: object) => Promise<CallResponse>;
-}> {
+async function start(options: CommerceOptions = {}) {
   const clock = manualClock();
   const simulator = createCommerceSimulator({ clock, latency: { minMs: 0, maxMs: 0 }, ...options });
   running.push(simulator);
   const { url } = await simulator.listen();
-  const send: Send = async (path, body, headers = {}) =>
-    await fetch(url + path, {
+  const send = (path: string, body?: unknown): Promise<Response> =>
+    fetch(url + path, {
       method: body === undefined ? 'GET' : 'POST',
-      headers: { 'x-shopify-access-token': 'shpat_sim', 'content-type': 'application/json', ...headers },
+      headers: { 'x-shopify-access-token': 'shpat_sim', 'content-type': 'application/json' },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
-  const graphql = async (query: string, more: object = {}): Promise<CallResponse> =>
-    (await (await send('/admin/api/2026-10/graphql.json', { query, ...more })).json()) as CallResponse;
+  const graphql = async (query: string) =>
+    (await (await send('/admin/api/2026-10/graphql.json', { query })).json()) as CallResponse;
   return { simulator, clock, send, graphql };
 }
 
@@ -64,22 +58,6 @@ describe('the simulated REST bucket', () => {
     expect(simulator.log.at(-1)).toMatchObject({ decision: 'throttled', waitMs: 1, insideRetryAfter: true });
     clock.advance(1);
     expect(limitOf(await send(products))).toBe('40/40');
-  });
-
-  test('a development store refuses orders with a low call limit and no Retry-After', async () => {
-    const stores = { 'dev.myshopify.com': { apps: { app: ['shpat_sim'] }, devOrderLimit: 1 } };
-    const { send, clock } = await start({ stores });
-    const order = { order: { line_items: [{ title: 'a' }] } };
-    const path = '/admin/api/2026-10/orders.json';
-    expect((await send(path, order)).status).toBe(201);
-    const refused = await send(path, order);
-    expect([refused.status, limitOf(refused), refused.headers.get('retry-after')]).toEqual([
-      429,
-      '2/40',
-      null,
-    ]);
-    clock.advance(60_000);
-    expect((await send(path, order)).status).toBe(201);
   });
 });
 
