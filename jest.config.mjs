@@ -10,7 +10,6 @@ const long = [
   'test/admission/overload.test.ts',
   'test/cli/output.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
-  'test/credentials/renewals-over-replicas.test.ts',
   'test/journey/outside-traffic.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
