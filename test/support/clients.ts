@@ -6,51 +6,31 @@ import { test } from '@jest/globals';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 
-export interface Client {
-  /** Folder of the packages. */
-  readonly home: string;
-  /** `test`, or `test.skip` where they cannot be had. */
+interface Python {
+  readonly program: string;
+  /** `test`, or `test.skip` where the packages cannot be had. */
   readonly test: (title: string, body: () => Promise<void>) => void;
   /** Behind a title: why it is skipped. */
   readonly why: string;
 }
 
-type Run = (program: string, args: readonly string[]) => void;
-
-/** `needed`: what must be there and reachable. */
-function installed(
-  kind: string,
-  packages: readonly string[],
-  needed: string,
-  install: (home: string, run: Run) => void,
-): Client {
-  const home = `${root}.cache/${kind}-${packages.join('-').replaceAll(/[^\w.]+/g, '-')}`;
-  const ready = `${home}/ready`;
+/** An interpreter with this package: `openai==3.54.0`. */
+export function pythonWith(wanted: string): Python {
+  const home = `${root}.cache/python-${wanted.replaceAll(/[^\w.]+/g, '-')}`;
+  const program = `${home}/bin/python`;
+  const run = (command: string, args: readonly string[]) =>
+    execFileSync(command, args, { stdio: 'pipe', timeout: 90_000 });
   try {
-    if (!existsSync(ready)) {
+    if (!existsSync(`${home}/ready`)) {
       mkdirSync(home, { recursive: true });
-      install(home, (program, args) => void execFileSync(program, args, { stdio: 'pipe', timeout: 90_000 }));
-      writeFileSync(ready, '');
+      run('python3', ['-m', 'venv', home]);
+      const pip = ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--retries', '1'];
+      run(program, [...pip, '--timeout', '10', wanted]);
+      writeFileSync(`${home}/ready`, '');
     }
-    return { home, test, why: '' };
+    return { program, test, why: '' };
   } catch {
-    return { home, test: test.skip, why: ` (NOT RUN: ${needed} cannot be reached)` };
+    const why = ' (NOT RUN: python3 with venv, or the package index, cannot be reached)';
+    return { program, test: test.skip, why };
   }
 }
-
-/** An interpreter (`program`) with these packages: `openai==3.54.0`. */
-export function pythonWith(...packages: readonly string[]): Client & { readonly program: string } {
-  const needed = 'python3 with venv, or the package index,';
-  const client = installed('python', packages, needed, (home, run) => {
-    run('python3', ['-m', 'venv', home]);
-    const pip = ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--retries', '1'];
-    run(`${home}/bin/python`, [...pip, '--timeout', '10', ...packages]);
-  });
-  return { ...client, program: `${client.home}/bin/python` };
-}
-
-/** A folder whose `node_modules` has these packages: `stripe@23.1.0`. Nothing of them is run when they are installed. */
-export const nodeWith = (...packages: readonly string[]): Client =>
-  installed('node', packages, 'the registry of npm', (home, run) =>
-    run('npm', ['install', '--prefix', home, '--ignore-scripts', '--no-audit', '--no-fund', ...packages]),
-  );
