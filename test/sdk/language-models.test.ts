@@ -5,8 +5,11 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { embed, generateText, streamText } from 'ai';
 import OpenAI, { toFile } from 'openai';
 import {
+  closeAll,
   highCeilings,
   insideRetryAfter,
+  refuseOnce,
+  opened,
   startWorld,
   tally,
   type World,
@@ -15,20 +18,13 @@ import {
 import { throughProxy } from './through-proxy.ts';
 import { upstreams } from './upstream.ts';
 
-let world: World | null = null;
-afterEach(async () => {
-  const ended = world;
-  world = null;
-  if (ended === null) return;
-  expect(insideRetryAfter(ended.model.log)).toEqual([]);
-  await ended.close();
-});
+afterEach(closeAll);
 
 /** A world, and the two ways to bring a client to it: its key is the workspace's, its retries are its own defaults. */
 async function begin(options: WorldOptions = {}) {
   const started = await startWorld(options);
-  world = started;
-  const { gateway, modelUrl } = started;
+  const { gateway, model, modelUrl } = started;
+  opened.push(async () => expect(insideRetryAfter(model.log)).toEqual([]));
   const apiKey = gateway.keys['acme'] ?? '';
   const fetch = throughProxy(gateway.url);
   return {
@@ -37,28 +33,21 @@ async function begin(options: WorldOptions = {}) {
     proxy: (path = '/v1') => ({ apiKey, baseURL: `${modelUrl}${path}`, fetch }),
   };
 }
-const header = (name: string): WorldOptions => ({
-  workspaces: { acme: `${highCeilings}    credentials: { openai: { header: ${name}, value: sk-sim } }\n` },
-});
-const anthropicWorld = (): WorldOptions => ({
-  ...header('x-api-key'),
+const anthropicWorld: WorldOptions = {
+  workspaces: { acme: `${highCeilings}    credentials: { openai: { header: x-api-key, value: sk-sim } }\n` },
   model: { dialect: 'anthropic' },
-  modelMore: '',
-});
+};
 
 const messages = [{ role: 'user' as const, content: 'Where does water go?' }];
 const chat = { model: 'gpt-4o', messages };
 const message = { model: 'claude-sonnet-5', max_tokens: 4, messages };
-const slowDown = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };
-const refusal = (headers: Record<string, string>, body: object = slowDown) =>
-  ({ kind: 'answer', status: 429, headers, body }) as const;
-const sentKeys = ({ model }: World) => new Set(model.log.map(({ key }) => key));
+const sentKeys = ({ log }: World['model']) => new Set(log.map(({ key }) => key));
 
 describe.each(['via', 'proxy'] as const)('through /%s', (form) => {
   test('openai chats, whole and streamed with its usage chunk, and sees no 429 that Sluice can absorb', async () => {
     const { model, [form]: reach } = await begin();
     const { completions } = new OpenAI(reach()).chat;
-    model.fault(refusal({ 'retry-after-ms': '120' }));
+    refuseOnce(model, { 'retry-after-ms': '120' });
     const { data, response } = await completions.create({ ...chat, max_tokens: 4 }).withResponse();
     expect(data.choices[0]?.message.content).toBe('water finds its way');
     expect(response.headers.get('sluice-admission')).toMatch(/attempts=2, absorbed=1/);
@@ -66,7 +55,7 @@ describe.each(['via', 'proxy'] as const)('through /%s', (form) => {
     expect((await stream.finalContent())?.split(' ')).toHaveLength(16);
     expect((await stream.totalUsage()).total_tokens).toBe(5 + 3 + 16);
     expect(model.log.map(({ headers }) => headers?.['x-stainless-retry-count'])).toEqual(['0', '0', '0']);
-    expect(sentKeys(world as World)).toEqual(new Set(['sk-sim']));
+    expect(sentKeys(model)).toEqual(new Set(['sk-sim']));
   });
 
   test('openai embeds, makes and edits pictures, lists models, streams responses', async () => {
@@ -85,19 +74,19 @@ describe.each(['via', 'proxy'] as const)('through /%s', (form) => {
   });
 
   test('@anthropic-ai/sdk sends messages, whole and streamed, with the API key in x-api-key', async () => {
-    const { [form]: reach } = await begin(anthropicWorld());
+    const { model, [form]: reach } = await begin(anthropicWorld);
     const client = new Anthropic(reach(''));
     expect(await client.messages.create(message)).toMatchObject({
       content: [{ text: 'water finds its way' }],
     });
     expect((await client.messages.stream(message).finalMessage()).usage.output_tokens).toBe(4);
-    expect(sentKeys(world as World)).toEqual(new Set(['sk-sim']));
+    expect(sentKeys(model)).toEqual(new Set(['sk-sim']));
   });
 
   test('the Vercel AI SDK generates, streams and embeds, and sees no 429 that Sluice can absorb', async () => {
     const { model: simulator, [form]: reach } = await begin();
     const openai = createOpenAI(reach());
-    simulator.fault(refusal({ 'retry-after-ms': '150' }));
+    refuseOnce(simulator, { 'retry-after-ms': '150' });
     for (const model of [openai.chat('gpt-4o'), openai.responses('gpt-4o')]) {
       const { text } = await generateText({ model, prompt: 'Where to?' });
       expect(text.split(' ')).toHaveLength(16);
@@ -109,29 +98,15 @@ describe.each(['via', 'proxy'] as const)('through /%s', (form) => {
   });
 });
 
-describe('openai with its default retries', () => {
-  test('throws once for what can never succeed: a call over the limit, or no credit', async () => {
-    const { model, via } = await begin();
-    const { completions } = new OpenAI(via()).chat;
-    const large = completions.create({ ...chat, max_tokens: 100_000 });
-    await expect(large).rejects.toMatchObject({ status: 429, code: 'rate_limit_exceeded' });
-    expect(model.log).toHaveLength(1);
-    model.configure({ quotaState: { 'org-sim': 'credit_balance_exhausted' } });
-    const code = expect.stringMatching(/quota|credit/);
-    await expect(completions.create(chat)).rejects.toMatchObject({ code });
-    expect(model.log).toHaveLength(2);
-  });
-
-  test('learns from Sluice’s refusals when to retry, and that they are Sluice’s', async () => {
-    const { model, via } = await begin({ workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' } });
-    const { completions } = new OpenAI(via()).chat;
-    await completions.create(chat);
-    const refused = completions.create(chat, { headers: { prefer: 'wait=45' } });
-    await expect(refused).rejects.toBeInstanceOf(OpenAI.RateLimitError);
-    const told = { status: 429, code: 'wait_too_long', type: 'rate_limit_error' };
-    await expect(refused).rejects.toMatchObject(told);
-    expect(model.log).toHaveLength(1);
-  });
+test('openai with its default retries learns from Sluice’s refusals when to retry, and that they are Sluice’s', async () => {
+  const { model, via } = await begin({ workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' } });
+  const { completions } = new OpenAI(via()).chat;
+  await completions.create(chat);
+  const refused = completions.create(chat, { headers: { prefer: 'wait=45' } });
+  await expect(refused).rejects.toBeInstanceOf(OpenAI.RateLimitError);
+  const told = { status: 429, code: 'wait_too_long', type: 'rate_limit_error' };
+  await expect(refused).rejects.toMatchObject(told);
+  expect(model.log).toHaveLength(1);
 });
 
 const start = upstreams();
@@ -146,19 +121,4 @@ test('openai with a time-out of 2 s and 5 retries makes one upstream call and ge
   const response = await client.chat.completions.create(chat);
   expect(response.choices[0]?.message.content).toBe('late');
   expect(log).toHaveLength(1);
-});
-
-test('@anthropic-ai/sdk sees neither a 429 nor an overload that passes', async () => {
-  const { model, via } = await begin(anthropicWorld());
-  const client = new Anthropic(via(''));
-  const error = { type: 'rate_limit_error', message: 'slow down' };
-  model.fault(refusal({ 'retry-after': '1' }, { type: 'error', error }));
-  expect((await client.messages.create(message)).stop_reason).toBe('max_tokens');
-  model.configure({ overload: 'server_is_overloaded' });
-  const held = client.messages.create(message);
-  while (model.log.length < 3) await new Promise((resolve) => setTimeout(resolve, 5));
-  model.configure({ overload: null });
-  expect((await held).stop_reason).toBe('max_tokens');
-  const counts = model.log.map(({ headers }) => headers?.['x-stainless-retry-count']);
-  expect(counts).toEqual(Array(4).fill('0'));
 });

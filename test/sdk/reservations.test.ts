@@ -1,27 +1,23 @@
 /** Clients that come back for their positions: the examples as processes of their own, and what an SDK does by itself. */
 import { fileURLToPath } from 'node:url';
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { afterEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
-import { highCeilings, startWorld, tally, type World } from '../journey/world.ts';
+import { closeAll, highCeilings, many, startWorld, tally, type World } from '../journey/world.ts';
 import { until } from '../support/until.ts';
 import { run, withWorker } from './upstream.ts';
 
 const example = (name: string): string => fileURLToPath(new URL(`../../examples/${name}`, import.meta.url));
 
 let world: World;
-afterEach(() => world.close());
+afterEach(closeAll);
 
-/** An upstream that takes so many chats a minute. */
-async function chats(perMinute: number): Promise<void> {
+/** The quota of a minute is used up: from now on a call goes as soon as one has drained. */
+async function usedUpChats(perMinute: number): Promise<void> {
   world = await startWorld({
     model: { models: { 'gpt-4o': { rpm: perMinute } } },
     modelLimits: `requestsPerMinute: ${perMinute}, learn: false`,
   });
-}
-/** The quota of a minute is used up: from now on a call goes as soon as one has drained. */
-async function usedUpChats(perMinute: number): Promise<void> {
-  await chats(perMinute);
-  const replies = await Promise.all(Array.from({ length: perMinute }, (_, n) => world.chat(`before ${n}`)));
+  const replies = await Promise.all(many(perMinute, (n) => world.chat(`before ${n}`)));
   expect(tally(replies)).toEqual({ 200: perMinute });
 }
 /** An upstream that takes so many calls of the Messages API a minute. */
@@ -31,7 +27,6 @@ async function messagesAPI(perMinute: number): Promise<void> {
   world = await startWorld({
     model: { dialect: 'anthropic', models: { 'claude-sonnet-5': limits } },
     modelLimits: `requestsPerMinute: ${perMinute}, learn: false`,
-    modelMore: '',
     workspaces: { acme: highCeilings + credentials },
   });
 }
@@ -45,60 +40,49 @@ const refusals = (): number => world.gateway.logs.filter((line) => line.includes
 const linesOf = async (name: string, args: readonly string[], more?: Record<string, string>) =>
   (await run(world, process.execPath, [example(name), ...args], more)).trimEnd().split('\n');
 
-describe('a batch comes back as often as it has to, and the upstream refuses none of it:', () => {
-  const prompts = (count: number): string[] => Array.from({ length: count }, (_, n) => `prompt ${n}`);
-  const days = [1, 2, 3, 4, 5].map((day) => `2026-01-0${day}`);
-  // Quotas slower than a busy machine starts a process: were they faster, everything would have drained by then.
-  test.each<[string, string[], () => Promise<void>, Record<string, string>]>([
-    ['reserve-openai.mjs', prompts(7), () => usedUpChats(20), {}],
-    ['reserve-shopify.mjs', days, slowShop, {}],
-    ['reserve-anthropic.mjs', prompts(24), () => messagesAPI(20), { SLUICE_UPSTREAM: 'openai' }],
-  ])('%s', async (name, args, begin, more) => {
+const prompts = (count: number): string[] => many(count, (n) => `prompt ${n}`);
+const days = [1, 2, 3, 4, 5].map((day) => `2026-01-0${day}`);
+// Quotas slower than a busy machine starts a process: were they faster, everything would have drained by then.
+test.each<[string, string[], () => Promise<void>, Record<string, string>]>([
+  ['reserve-openai.mjs', prompts(7), () => usedUpChats(20), {}],
+  ['reserve-shopify.mjs', days, slowShop, {}],
+  ['reserve-anthropic.mjs', prompts(24), () => messagesAPI(20), { SLUICE_UPSTREAM: 'openai' }],
+])(
+  '%s comes back as often as it has to, and the upstream refuses none of its batch',
+  async (name, args, begin, more) => {
     await begin();
     expect(await linesOf(name, args, more)).toHaveLength(args.length);
     expect(refusals()).toBeGreaterThan(0);
     const sent = [...world.model.log, ...world.shop.log];
     expect(sent.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
-  });
+  },
+);
 
-  test('also when the upstream itself refuses a call for longer than it waits, which gives no ticket', async () => {
-    world = await startWorld();
-    const body = { error: { code: 'rate_limit_exceeded' } };
-    world.model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '7' }, body });
-    expect(await linesOf('reserve-openai.mjs', ['prompt'])).toHaveLength(1);
-    expect(world.model.log.map(({ status }) => status)).toEqual([429, 200]);
+test('an SDK that repeats its call when it is told to needs no ticket, and goes before whoever came after it', async () => {
+  await usedUpChats(60);
+  const tickets: (string | null)[] = [];
+  const before = [1, 2].map((n) => world.chat(`before the client ${n}`));
+  await world.settled(2);
+  const client = new OpenAI({
+    apiKey: apiKey(),
+    baseURL: `${world.gateway.url}/via/openai/v1`,
+    // It may come a little early where the gateway's clock waits for a busy machine.
+    maxRetries: 9,
+    defaultHeaders: { prefer: 'reserve, wait=0', 'x-nonce': 'client' },
+    fetch: async (url, init) => {
+      tickets.push(new Headers(init?.headers).get('sluice-ticket'));
+      return fetch(url, init);
+    },
   });
-});
-
-describe('an SDK that repeats its call when it is told to needs no ticket, and goes before whoever came after it:', () => {
-  // It may come a little early where the gateway's clock waits for a busy machine.
-  const maxRetries = 9;
-
-  test('openai', async () => {
-    await usedUpChats(60);
-    const tickets: (string | null)[] = [];
-    const before = [1, 2].map((n) => world.chat(`before the client ${n}`));
-    await world.settled(2);
-    const client = new OpenAI({
-      apiKey: apiKey(),
-      baseURL: `${world.gateway.url}/via/openai/v1`,
-      maxRetries,
-      defaultHeaders: { prefer: 'reserve, wait=0', 'x-nonce': 'client' },
-      fetch: async (url, init) => {
-        tickets.push(new Headers(init?.headers).get('sluice-ticket'));
-        return fetch(url, init);
-      },
-    });
-    const messages = [{ role: 'user' as const, content: 'hello' }];
-    const chat = client.chat.completions.create({ model: 'gpt-4o', messages });
-    await until(() => refusals() > 0);
-    const after = world.chat('after the client');
-    expect((await chat).choices).toHaveLength(1);
-    expect(tickets.length).toBeGreaterThan(1);
-    expect(new Set(tickets)).toEqual(new Set([null]));
-    expect(tally(await Promise.all([...before, after]))).toEqual({ 200: 3 });
-    expect(world.model.log.slice(-2).map(({ nonce }) => nonce)).toEqual(['client', 'after the client']);
-  });
+  const messages = [{ role: 'user' as const, content: 'hello' }];
+  const chat = client.chat.completions.create({ model: 'gpt-4o', messages });
+  await until(() => refusals() > 0);
+  const after = world.chat('after the client');
+  expect((await chat).choices).toHaveLength(1);
+  expect(tickets.length).toBeGreaterThan(1);
+  expect(new Set(tickets)).toEqual(new Set([null]));
+  expect(tally(await Promise.all([...before, after]))).toEqual({ 200: 3 });
+  expect(world.model.log.slice(-2).map(({ nonce }) => nonce)).toEqual(['client', 'after the client']);
 });
 
 test('a worker that ends between two attempts hands the ticket on with its job', async () => {
