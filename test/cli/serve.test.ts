@@ -100,6 +100,7 @@ test('serve writes nothing but JSON, also of a refused reload, and a last line w
   expect(await at()).toBeGreaterThan(startedAt);
   process.signal('SIGTERM', 'group');
   expect(await process.ended).toBe(0);
+  expect(process.printed()).not.toContain('acme');
   const lines = process.printed().trimEnd().split('\n');
   const read = lines.map((line) => JSON.parse(line) as { readonly message: unknown; readonly time: string });
   for (const { time } of read) expect(Date.parse(time)).not.toBeNaN();

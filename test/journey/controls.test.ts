@@ -1,6 +1,6 @@
 /** An operator pauses, resumes and reopens an upstream through the admin port, over all replicas. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
-import { runControl } from '../../src/cli/running.ts';
+import { ran } from '../support/command.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 import { scripted, type Answer, type Scripted, type ScriptedOptions } from './scripted.ts';
@@ -31,41 +31,21 @@ const call = ({ ask }: Pick<Scripted, 'ask'>, name: string, prefer = 'wait=100')
 const closing: Answer = { status: 429, headers: { 'retry-after': '86000' } };
 const admin = ({ gateway }: Scripted, path: string) => adminPost(gateway, `/upstreams/${path}`);
 
-/** Gives a command in a terminal; what it says goes to `said`. */
-const run = (
-  verb: 'open' | 'pause',
-  upstream: string,
-  { gateway }: Scripted,
-  said: string[] = [],
-  token?: string,
-) =>
-  runControl(
-    verb,
-    { upstream, ...(verb === 'pause' ? { seconds: 60 } : {}), admin: gateway.adminUrl },
-    {
-      out: (text) => said.push(text),
-      err: (text) => said.push(text),
-      env: token === undefined ? {} : { SLUICE_ADMIN_TOKEN: token },
-      terminals: { out: null, err: false },
-      readerGone: new AbortController().signal,
-      clock: { now: () => 0 },
-    },
-  );
-
 test('the commands of the terminal carry the token, and the log says what was done but no token', async () => {
   const token = 'canary-token-of-the-operator';
   const api = await start('guarded', { server: `  adminToken: ${token}\n` });
-  const said: string[] = [];
-  const codes = [];
-  for (const given of [undefined, 'another-token-of-somebody', token])
-    codes.push(await run('pause', 'guarded', api, said, given));
-  expect([codes, said[0]]).toEqual([[1, 1, 0], expect.stringContaining('SLUICE_ADMIN_TOKEN')]);
-  const { logs } = api.gateway;
+  const { logs, adminUrl } = api.gateway;
+  const command = ['pause', '--upstream', 'guarded', '--seconds', '60', '--admin', adminUrl];
+  const said = [];
+  for (const env of [{}, { SLUICE_ADMIN_TOKEN: 'another-token-of-somebody' }, { SLUICE_ADMIN_TOKEN: token }])
+    said.push(await ran(command, { env }));
+  expect(said.map(({ code }) => code)).toEqual([1, 1, 0]);
+  expect(said[0]?.err).toContain('SLUICE_ADMIN_TOKEN');
   const lines = logs.filter((line) => line.includes('a command was given at the admin port'));
   expect(lines.map((line) => JSON.parse(line) as unknown)).toMatchObject([
     { level: 'info', verb: 'pause', upstream: 'guarded', seconds: 60, result: 'done' },
   ]);
-  expect(logs.join('') + said.join('')).not.toContain(token);
+  expect(logs.join('') + JSON.stringify(said)).not.toContain(token);
 });
 
 describe.each([
@@ -100,7 +80,7 @@ describe.each([
     const api = await start(name, options(), closing);
     expect((await call(api, name)).status).toBe(429);
     expect(await call(api, name)).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'closed' } });
-    expect(await run('open', name, api)).toBe(0);
+    expect((await admin(api, `${name}/open`)).status).toBe(200);
     expect([(await call(api, name)).status, api.arrivals.length]).toEqual([200, 2]);
   });
 });

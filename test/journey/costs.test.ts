@@ -1,7 +1,7 @@
 /** What a call reserves of tokens, points and places in flight, what it is charged in the end, and whom that delays. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import type { ServerResponse } from 'node:http';
-import { scripted, type Scripted } from './scripted.ts';
+import { scripted } from './scripted.ts';
 import { closeAll, highCeilings, many, maxInFlight, startWorld, tally } from './world.ts';
 
 afterEach(closeAll);
@@ -23,11 +23,6 @@ describe('a call whose response states no levels is charged what its usage says:
     const body = JSON.stringify({ choices: [{ message: { content: 'hi' } }], usage: usageOf(total) });
     type(response, 'application/json').setHeader('content-length', body.length).end(body);
   };
-  /** Longer than what is read at once. */
-  const inPieces: Answering = (response, total) => {
-    type(response, 'application/json; charset=utf-8').write(`{"more":"${'x'.repeat(100_000)}",`);
-    setImmediate(() => response.end(`"usage":${JSON.stringify(usageOf(total))}}`));
-  };
   const streamed: Answering = (response, total) => {
     type(response, 'text/event-stream').write(
       'data: {"choices":[{"delta":{"content":"hi"}}],"usage":null}\n\n',
@@ -44,28 +39,12 @@ describe('a call whose response states no levels is charged what its usage says:
     const completed = { type: 'response.completed', response: { instructions, usage } };
     response.end(`event: response.completed\ndata: ${JSON.stringify(completed)}\n\n`);
   };
-  /** A model's own form: frames with documents in base64. The head states the input alone. */
-  const ofBedrock: Answering = (response, total) => {
-    const metrics = { inputTokenCount: 3, outputTokenCount: total - 3 };
-    type(response, 'application/vnd.amazon.eventstream').setHeader('x-amzn-bedrock-input-token-count', '3');
-    for (const part of [
-      { type: 'message_start', message: { usage: { input_tokens: 3, output_tokens: 1 } } },
-      { type: 'message_stop', 'amazon-bedrock-invocationMetrics': metrics },
-    ]) {
-      const bytes = Buffer.from(JSON.stringify(part)).toString('base64');
-      response.write(`\u0000\u0000:event-type{"bytes":"${bytes}","p":"abc"}`);
-    }
-    response.end();
-  };
-
   test.each([
     ['a response in one piece', whole],
-    ['a response in pieces', inPieces],
     ['a stream', streamed],
     ['a stream of long events', longEvents],
-    ['a stream of Bedrock', ofBedrock],
   ])('%s', async (_name, answering) => {
-    const statusesFor = async (total: number, calls: number, more: object): Promise<number[]> => {
+    const statusesFor = async (total: number, calls: number, more: object) => {
       const { ask } = await scripted(
         ({ response }) => answering(response, total),
         tokens('tokensPerMinute: 30000'),
@@ -100,41 +79,30 @@ test.each(['tokensPerMinute: 30000', 'tokensPerDay: 30000'])(
   },
 );
 
-describe('an account that takes three calls at once, shared by three workspaces', () => {
+test('an account that takes three calls at once, shared by three workspaces, has no more in flight, and whoever finds no place within its wait is told why', async () => {
   const names = ['one', 'two', 'three'];
-  const workspaces = Object.fromEntries(names.map((name) => [name, highCeilings]));
-  /** Calls of all workspaces at once. */
-  const burst = ({ ask }: Pick<Scripted, 'ask'>, path: string, isStream: (at: number) => boolean) =>
-    Promise.all(
-      many(24, (at) => {
-        const json = {
-          model: 'gpt-4o',
-          stream: isStream(at),
-          messages: [{ role: 'user', content: `call ${at}` }],
-        };
-        return ask(path, { workspace: names[at % 3] ?? '', json, headers: { prefer: 'wait=600' } });
-      }),
-    );
-
-  test('has no more in flight, and whoever finds no place within its wait is told why', async () => {
-    const latency = { baseMs: 20, perTokenMs: 1, jitter: 0 };
-    const { call, model, chat, settled } = await startWorld({
-      model: { latency },
-      modelLimits: 'maxInFlightTotal: 3',
-      workspaces,
-    });
-    const replies = await burst({ ask: call }, '/via/openai/v1/chat/completions', (at) => at % 2 === 0);
-    expect(tally(replies)).toEqual({ 200: 24 });
-    expect(maxInFlight(model.log)).toBeLessThanOrEqual(3);
-    const leaving = new AbortController();
-    const occupying = names.map((workspace) => {
-      model.fault({ kind: 'hang' });
-      return chat('occupying', { workspace, signal: leaving.signal }).catch(() => null);
-    });
-    await settled(0, 3);
-    const late = await chat('late', { workspace: 'two', headers: { prefer: 'wait=1' } });
-    expect([late.status, late.text]).toEqual([429, expect.stringContaining('maxInFlightTotal')]);
-    leaving.abort();
-    await Promise.all(occupying);
+  const { call, model, chat, settled } = await startWorld({
+    model: { latency: { baseMs: 20, perTokenMs: 1, jitter: 0 } },
+    modelLimits: 'maxInFlightTotal: 3',
+    workspaces: Object.fromEntries(names.map((name) => [name, highCeilings])),
   });
+  const replies = many(24, (at) =>
+    call('/via/openai/v1/chat/completions', {
+      workspace: names[at % 3] ?? '',
+      json: { model: 'gpt-4o', stream: at % 2 === 0, messages: [{ role: 'user', content: `call ${at}` }] },
+      headers: { prefer: 'wait=600' },
+    }),
+  );
+  expect(tally(await Promise.all(replies))).toEqual({ 200: 24 });
+  expect(maxInFlight(model.log)).toBeLessThanOrEqual(3);
+  const leaving = new AbortController();
+  const occupying = names.map((workspace) => {
+    model.fault({ kind: 'hang' });
+    return chat('occupying', { workspace, signal: leaving.signal }).catch(() => null);
+  });
+  await settled(0, 3);
+  const late = await chat('late', { workspace: 'two', headers: { prefer: 'wait=1' } });
+  expect([late.status, late.text]).toEqual([429, expect.stringContaining('maxInFlightTotal')]);
+  leaving.abort();
+  await Promise.all(occupying);
 });

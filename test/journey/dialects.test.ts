@@ -1,47 +1,24 @@
 /** Upstreams whose dialect the configuration describes: how fast they are asked, what counts as a refusal, for how long, and for whom. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
-import { spokenWorld, type SpokenUpstream } from '../support/spoken.ts';
-import { until } from '../support/until.ts';
-import { scripted, type Answer, type Scripted } from './scripted.ts';
-import { bucketsOf, closeAll, many, opened } from './world.ts';
+import { spokenFleet } from '../support/spoken.ts';
+import { scripted, type Scripted } from './scripted.ts';
+import { bucketsOf, closeAll, opened } from './world.ts';
 
 afterEach(closeAll);
 
-const ok = (calls: number): number[] => many(calls, () => 200);
-
-describe('an upstream that enforces a described dialect', () => {
-  async function start(options: SpokenUpstream) {
-    const world = await spokenWorld(options);
-    opened.push(() => world.close());
-    return world;
-  }
-
-  test('is paced by several windows at once from the first call, without a word of its responses', async () => {
-    const windows = [
-      { requests: 3, seconds: 1 },
-      { requests: 8, seconds: 3 },
-    ];
-    // The upstream refuses nothing: what is judged is when calls come at the earliest, which no stall of a process makes earlier.
-    const { burst, simulator } = await start({ speaks: {}, described: { windows } });
-    const startedAt = Date.now();
-    expect(await burst(9)).toEqual(ok(9));
-    for (const { requests, seconds } of windows)
-      for (const [n, { at }] of simulator.log.entries())
-        expect(at).toBeGreaterThanOrEqual(startedAt + Math.floor(n / requests) * seconds * 1_000);
-  });
-
-  test('has a quota for each value of the part by which it separates quotas', async () => {
-    const windows = [{ requests: 2, seconds: 60 }];
-    const speaks = { windows, bucketBy: ['credential', 'path:/v1/{*}', 'header:x-org'] };
-    const { call, throttles, simulator } = await start({ speaks });
-    const calls = ['/v1/a/1', '/v1/a/2?x=1', '/v1/b/1', '/v1/b'].map((path) => call(path));
-    const replies = await Promise.all([...calls, call('/v1/a/3', { 'x-org': 'o2' })]);
-    expect(replies.map(({ status }) => status)).toEqual(ok(5));
-    const third = await call('/v1/a', { prefer: 'wait=1' });
-    expect([third.status, third.headers.get('sluice-error')]).toEqual([429, 'wait_too_long']);
-    expect([throttles(), new Set(simulator.log.map(({ quota }) => quota)).size]).toEqual([0, 3]);
-  });
+test('an upstream has a quota for each value of the part by which it separates quotas', async () => {
+  const windows = [{ requests: 2, seconds: 60 }];
+  const speaks = { windows, bucketBy: ['credential', 'path:/v1/{*}', 'header:x-org'] };
+  const { upstream, close } = await spokenFleet({ api: { speaks } });
+  opened.push(close);
+  const { call, throttles, simulator } = upstream('api');
+  const calls = ['/v1/a/1', '/v1/a/2?x=1', '/v1/b/1', '/v1/b'].map((path) => call(path));
+  const replies = await Promise.all([...calls, call('/v1/a/3', { 'x-org': 'o2' })]);
+  expect(replies.map(({ status }) => status)).toEqual(Array(5).fill(200));
+  const third = await call('/v1/a', { prefer: 'wait=1' });
+  expect([third.status, third.headers.get('sluice-error')]).toEqual([429, 'wait_too_long']);
+  expect([throttles(), new Set(simulator.log.map(({ quota }) => quota)).size]).toEqual([0, 3]);
 });
 
 /** Asks with a patience of 70 s, and tells who answered. */
@@ -108,43 +85,21 @@ describe('a refusal that states no wait', () => {
   });
 });
 
-describe('a refusal concerns, as its dialect says,', () => {
-  const speaks = `speaks: { bucketBy: [credential, 'path:/rooms/{*}'], throttledBy: [{ status: 429, field: x-all, scope: credential }, { status: 403, body: [LIMIT, at once], waitSeconds: 20, scope: call }], permanentBy: [{ status: 403, body: LIMIT, scope: bucket }, { status: 402, body: price of this call, scope: call }] }`;
-  const start = async (answer: (path: string, at: number) => Answer) => {
-    const api = await scripted(({ path, at }) => answer(path, at), {
-      clock: fastClock(20),
-      upstreams: { api: `credential: "Bearer one", ${speaks}`, other: `credential: "Bearer two", ${speaks}` },
-      workspaces,
-    });
-    return { ...api, get: asking(api) };
-  };
-
-  test('its call alone, though its code means more with another message', async () => {
-    const busy = { status: 403, body: '{"errorCode":"LIMIT","message":"Too many at once"}' };
-    let isFirst = true;
-    const api = await start((path) => {
-      const refuses = isFirst && path === '/rooms/5?busy';
-      if (refuses) isFirst = false;
-      return refuses ? busy : {};
-    });
-    const held = api.get('/api/rooms/5?busy');
-    await until(() => refusals(api) === 1);
-    expect(await api.get('/api/rooms/5', 'b')).toBe('200 upstream');
-    expect(api.arrivals.map(({ path }) => path)).toEqual(['/rooms/5?busy', '/rooms/5']);
-    expect(await held).toBe('200 upstream');
-  });
-
-  test('the bucket alone, or nobody else, also where it is for good', async () => {
-    const { get } = await start((path) => {
+test('a refusal concerns, as its dialect says, the bucket alone, or nobody else, also where it is for good', async () => {
+  const speaks = `bucketBy: [credential, 'path:/rooms/{*}'], permanentBy: [{ status: 403, body: LIMIT, scope: bucket }, { status: 402, body: price of this call, scope: call }]`;
+  const api = await scripted(
+    ({ path }) => {
       if (path.startsWith('/rooms/6')) return { status: 403, body: '{"errorCode":"LIMIT"}' };
       return path === '/dear' ? { status: 402, body: 'the price of this call is too high' } : {};
-    });
-    expect([await get('/api/dear'), await get('/api/plain', 'b')]).toEqual(['402 upstream', '200 upstream']);
-    const rooms = [
-      await get('/api/rooms/6'),
-      await get('/api/rooms/6/more', 'b'),
-      await get('/api/rooms/7', 'b'),
-    ];
-    expect(rooms).toEqual(['403 upstream', '403 upstream_refused', '200 upstream']);
-  });
+    },
+    { upstreams: { api: `credential: "Bearer one", speaks: { ${speaks} }` }, workspaces },
+  );
+  const get = asking(api);
+  expect([await get('/api/dear'), await get('/api/plain', 'b')]).toEqual(['402 upstream', '200 upstream']);
+  const rooms = [
+    await get('/api/rooms/6'),
+    await get('/api/rooms/6/more', 'b'),
+    await get('/api/rooms/7', 'b'),
+  ];
+  expect(rooms).toEqual(['403 upstream', '403 upstream_refused', '200 upstream']);
 });

@@ -2,49 +2,19 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
 import { until } from '../support/until.ts';
-import { adminText, bucketsOf, closeAll, highCeilings, inversions, many, maxInFlight } from './world.ts';
+import { adminText, closeAll, highCeilings, many } from './world.ts';
 import { nonces, startWorld, tally, type Sending, type World } from './world.ts';
 
 afterEach(closeAll);
 
 const patient = { prefer: 'wait=600' };
 
-describe('calls of a workspace on a commerce bucket', () => {
-  test('leave in order, each when the last byte of the response before it has arrived', async () => {
-    const { behindOccupied } = await startWorld({ shop: { latency: { minMs: 1, maxMs: 3 } } });
-    const { log } = await behindOccupied(many(25, (at) => at));
-    expect([log.length, inversions(log)]).toEqual([25, 0]);
-    for (const [at, entry] of log.slice(1).entries())
-      expect(entry.arrivedT).toBeGreaterThanOrEqual(log[at]?.t ?? NaN);
-    expect(maxInFlight(log.slice(1))).toBe(1);
-  });
-
-  test('go by urgency, and in their order where it is the same', async () => {
-    const { behindOccupied, orders } = await startWorld();
-    const { log } = await behindOccupied(['3a', '3b', '0a', '7a', '6a', '0b', '3c', '7b'], (name) =>
-      orders(name, { headers: name.startsWith('3') ? {} : { priority: `u=${name[0] ?? ''}` } }),
-    );
-    expect(nonces(log)).toEqual(['0a', '0b', '3a', '3b', '3c', '6a', '7a', '7b']);
-  });
-});
-
-test('shops that share a credential share its bucket unless the configuration separates them', async () => {
-  const joined = `  joined:\n    kind: commerce\n    origins: ["http://*.localhost:1"]\n    allowPrivateAddresses: true\n    credential: shpat_sim\n`;
-  const { gateway, call, shopUrl } = await startWorld({ upstreams: joined });
-  const { port } = new URL(shopUrl);
-  const bucketsWith = async (more: string): Promise<number> => {
-    const written = joined.replace('localhost:1', `localhost:${port}`) + more;
-    await gateway.reload(gateway.yaml.replace(joined, written));
-    const seen = new Set<string>();
-    for (const store of ['one', 'two']) {
-      await call(`/via/joined/${store}.localhost:${port}/admin/api/2026-10/shop.json`);
-      // Where such a host has no address nothing is sent, and its bucket is soon forgotten.
-      for (const { bucket } of bucketsOf(gateway, 'joined')) seen.add(bucket);
-    }
-    return seen.size;
-  };
-  expect(await bucketsWith('')).toBe(1);
-  expect(await bucketsWith('    bucketBy: [credential, host]\n')).toBe(3);
+test('calls of a workspace on a commerce bucket go by urgency, and in their order where it is the same', async () => {
+  const { behindOccupied, orders } = await startWorld();
+  const { log } = await behindOccupied(['3a', '3b', '0a', '7a', '6a', '0b', '3c', '7b'], (name) =>
+    orders(name, { headers: name.startsWith('3') ? {} : { priority: `u=${name[0] ?? ''}` } }),
+  );
+  expect(nonces(log)).toEqual(['0a', '0b', '3a', '3b', '3c', '6a', '7a', '7b']);
 });
 
 describe('callers of a workspace', () => {
@@ -92,11 +62,6 @@ describe('callers of a workspace', () => {
     const by = '    callers: { by: "body:/user/id" }\n';
     expectTurns(await orderOf(by, (caller) => ({ json: { user: { id: caller } } })));
   });
-
-  test('have their calls in the order of arrival where none are configured', async () => {
-    const order = await orderOf('', byField);
-    expect(order).toEqual(['loop1', 'loop2', 'loop3', 'loop4', 'loop5', 'ann1', 'ann2', 'bob1']);
-  });
 });
 
 test('beside a workspace for which a hundred calls wait, the share of another one follows its weight', async () => {
@@ -125,17 +90,15 @@ test('beside a workspace for which a hundred calls wait, the share of another on
   expect(others).toBeLessThanOrEqual(9);
 });
 
-describe('background calls', () => {
-  test('leave a tenth of the places under a ceiling, and their clients are told of all', async () => {
-    const { chat } = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 20 }\n' } });
-    const [background, usual] = [{ prefer: 'wait=1', priority: 'u=7' }, { prefer: 'wait=1' }];
-    await chat('warm', { headers: background });
-    const replies = await Promise.all(many(30, (at) => chat(at, { headers: background })));
-    expect(tally(replies)).toEqual({ 200: 17, 429: 13 });
-    const sent = replies.filter(({ status }) => status === 200);
-    for (const { headers } of sent) expect(headers.get('ratelimit-policy')).toContain('q=20');
-    const rest = await Promise.all(many(2, (at) => chat(at, { headers: usual })));
-    expect(tally(rest)).toEqual({ 200: 2 });
-    expect((await chat('more', { headers: usual })).status).toBe(429);
-  });
+test('background calls leave a tenth of the places under a ceiling, and their clients are told of all', async () => {
+  const { chat } = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 20 }\n' } });
+  const [background, usual] = [{ prefer: 'wait=1', priority: 'u=7' }, { prefer: 'wait=1' }];
+  await chat('warm', { headers: background });
+  const replies = await Promise.all(many(30, (at) => chat(at, { headers: background })));
+  expect(tally(replies)).toEqual({ 200: 17, 429: 13 });
+  const sent = replies.filter(({ status }) => status === 200);
+  for (const { headers } of sent) expect(headers.get('ratelimit-policy')).toContain('q=20');
+  const rest = await Promise.all(many(2, (at) => chat(at, { headers: usual })));
+  expect(tally(rest)).toEqual({ 200: 2 });
+  expect((await chat('more', { headers: usual })).status).toBe(429);
 });

@@ -34,30 +34,17 @@ const refusedHere = (status: number, code: unknown = 'insufficient_quota') => ({
 });
 const retryMs = ({ headers }: Reply): number => Number(headers.get('retry-after-ms'));
 
-describe('a refusal that waiting does not cure is asked for once and passed on:', () => {
-  test('a day that is used up, unchanged', async () => {
-    const { chat, model } = await begin();
-    const message =
-      'Rate limit reached for gpt-4o on requests per day (RPD): Limit 200, Used 200, Requested 1. Please try again in 7m12s.';
-    const body = JSON.stringify({ error: { message, type: 'requests', code: 'rate_limit_exceeded' } });
-    const headers = { 'retry-after': '432', 'x-ratelimit-limit-requests': '200', 'x-request-id': 'req_1' };
-    model.fault({ kind: 'answer', status: 429, headers, body });
-    const reply = await chat(1);
-    expect(reply).toMatchObject({ ...passed(429), text: body });
-    expect([reply.headers.get('retry-after'), reply.headers.get('x-request-id')]).toEqual(['432', 'req_1']);
-    expect(model.log).toHaveLength(1);
-  });
-
-  test('errors of the call itself, which say nothing about retries', async () => {
-    const { chat, model } = await begin();
-    const reply = await chat(1, { model: 'no-such-model' });
-    expect(reply).toMatchObject({
-      ...passed(404),
-      shouldRetry: null,
-      json: { error: { code: 'model_not_found' } },
-    });
-    expect(model.log).toHaveLength(1);
-  });
+test('a day that is used up is asked for once and passed on unchanged', async () => {
+  const { chat, model } = await begin();
+  const message =
+    'Rate limit reached for gpt-4o on requests per day (RPD): Limit 200, Used 200, Requested 1. Please try again in 7m12s.';
+  const body = JSON.stringify({ error: { message, type: 'requests', code: 'rate_limit_exceeded' } });
+  const headers = { 'retry-after': '432', 'x-ratelimit-limit-requests': '200', 'x-request-id': 'req_1' };
+  model.fault({ kind: 'answer', status: 429, headers, body });
+  const reply = await chat(1);
+  expect(reply).toMatchObject({ ...passed(429), text: body });
+  expect([reply.headers.get('retry-after'), reply.headers.get('x-request-id')]).toEqual(['432', 'req_1']);
+  expect(model.log).toHaveLength(1);
 });
 
 describe('an exhausted quota', () => {
@@ -106,41 +93,16 @@ describe('an exhausted quota', () => {
   });
 });
 
-describe('a shop', () => {
-  test.each([
-    ['frozen', 402],
-    ['locked', 423],
-    ['security', 430],
-  ] as const)('that is %s is asked once', async (state, status) => {
-    const { call, orders, graphql, shop, clock } = await begin();
-    const apps = { 'app-sim': ['shpat_sim'] };
-    shop.configure({ stores: { '127.0.0.1': { state, apps } } });
-    expect(await orders(1)).toMatchObject(passed(status));
-    const second = await orders(2);
-    expect(Number(second.headers.get('retry-after'))).toBeGreaterThan(50);
-    const others = [
-      await graphql('{ shop { name } }'),
-      await call('/via/shop/admin/api/2026-10/products.json'),
-    ];
-    for (const reply of [second, ...others])
-      expect(reply).toMatchObject(refusedHere(status, 'upstream_refused'));
-    expect(shop.log).toHaveLength(1);
-    shop.configure({ stores: { '127.0.0.1': { state: 'ok', apps } } });
-    clock.skip(60_000);
-    expect((await orders(3)).status).toBe(200);
-  });
-
-  test('that refuses orders for a reason other than its bucket is asked once for orders, and as before for the rest', async () => {
-    const { call, orders, shop } = await begin();
-    const json = { order: { line_items: [] } };
-    const post = (): Promise<Reply> => call('/via/shop/admin/api/2026-10/orders.json', { json });
-    const headers = { 'x-shopify-shop-api-call-limit': '1/40' };
-    shop.fault({ kind: 'answer', status: 429, headers, body: '{"errors":"Exceeded order API rate limit"}' });
-    expect(await post()).toMatchObject(passed(429));
-    for (let n = 0; n < 4; n += 1) expect(await post()).toMatchObject(refusedHere(429, 'upstream_refused'));
-    expect((await orders(1)).status).toBe(200);
-    expect(shop.log).toHaveLength(2);
-  });
+test('a shop that refuses orders for a reason other than its bucket is asked once for orders, and as before for the rest', async () => {
+  const { call, orders, shop } = await begin();
+  const json = { order: { line_items: [] } };
+  const post = (): Promise<Reply> => call('/via/shop/admin/api/2026-10/orders.json', { json });
+  const headers = { 'x-shopify-shop-api-call-limit': '1/40' };
+  shop.fault({ kind: 'answer', status: 429, headers, body: '{"errors":"Exceeded order API rate limit"}' });
+  expect(await post()).toMatchObject(passed(429));
+  for (let n = 0; n < 4; n += 1) expect(await post()).toMatchObject(refusedHere(429, 'upstream_refused'));
+  expect((await orders(1)).status).toBe(200);
+  expect(shop.log).toHaveLength(2);
 });
 
 describe('a refusal of a model API that may lie in one call', () => {
@@ -173,13 +135,6 @@ describe('a refusal of a model API that may lie in one call', () => {
       expect(answers).toEqual([`${refusal.status} upstream`, '200 upstream']);
     }
     expect(arrivals).toHaveLength(6);
-  });
-
-  test('is waited for where it states a time, and stops nobody', async () => {
-    const busy = { ...said('In-flight spending budget reached'), headers: { 'retry-after': '0.1' } };
-    const { call, arrivals } = await start((_model, n) => (n === 1 ? busy : null));
-    expect([await call('a', 'm'), await call('b', 'm')]).toEqual(['200 upstream', '200 upstream']);
-    expect(arrivals).toHaveLength(3);
   });
 
   test.each([

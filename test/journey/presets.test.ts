@@ -73,11 +73,10 @@ describe('in every preset', () => {
   });
 });
 
-const clock = fastClock(20);
 /** An upstream that answers like this behind a gateway that knows it by its preset. */
-async function start(preset: string, answer: (arrival: Arrival) => Answer, by = clock) {
+async function start(preset: string, answer: (arrival: Arrival) => Answer, clock = fastClock(20)) {
   const api = await scripted(answer, {
-    clock: by,
+    clock,
     upstreams: { api: `credential: "Bearer one", speaks: ${preset}` },
   });
   const ask = async (path: string, { headers, ...sending }: Sending = {}): Promise<string> => {
@@ -87,17 +86,10 @@ async function start(preset: string, answer: (arrival: Arrival) => Answer, by = 
     });
     return `${status} ${error ?? 'upstream'}`;
   };
-  const refusals = (): number => api.arrivals.filter(({ status }) => status >= 400).length;
   const allOf = (paths: readonly string[], sending?: Sending) =>
     Promise.all(paths.map((path) => ask(path, sending)));
-  return { ...api, ask, allOf, refusals };
+  return { ...api, ask, allOf };
 }
-/** A refusal that lasts until then. */
-const refused = (headers: Record<string, string>, at: number, end: number): Answer => ({
-  status: 429,
-  headers: { ...headers, 'retry-after': String(Math.ceil((end - at) / 1_000)) },
-});
-const soon = (): number => clock.monotonic() + 20_000;
 
 test('calls that wait for the window of their operation go on under the one that a reload gives it', async () => {
   const searches = "{ requests: 2, seconds: 600, calls: 'GET /search/{}' }";
@@ -138,31 +130,4 @@ test('xero: the day of one organisation is not that of another', async () => {
   const of = (tenant: string) => ask('/api.xro/2.0/Invoices', { headers: { 'xero-tenant-id': tenant } });
   expect([await of('spent'), await of('spent')]).toEqual(['429 upstream', '429 upstream_refused']);
   expect(await of('one')).toBe('200 upstream');
-});
-
-test('discord: a global refusal stops all routes, that of a route the route alone', async () => {
-  let globalUntil = 0;
-  const routeUntil = soon();
-  const { ask, allOf, refusals, closed } = await start('discord', ({ path, at }) => {
-    if (at < globalUntil) return refused({ 'x-ratelimit-global': 'true' }, at, globalUntil);
-    const isSent = path.endsWith('/messages');
-    const bucket = { 'x-ratelimit-bucket': isSent ? 'messages' : 'channel' };
-    return isSent && path.includes('/1/') && at < routeUntil
-      ? refused(bucket, at, routeUntil)
-      : { headers: bucket };
-  });
-  const channels = '/api/v10/channels';
-  const held = ask(`${channels}/1/messages`, { method: 'POST' });
-  await closed();
-  expect(await allOf([`${channels}/1`, `${channels}/2/messages`, '/api/v10/users/@me'])).toEqual(ok(3));
-  expect([await held, refusals()]).toEqual(['200 upstream', 1]);
-  globalUntil = soon();
-  const first = ask(`${channels}/5`);
-  await closed();
-  const later = allOf(
-    [6, 7, 8].map((id) => `${channels}/${id}/messages`),
-    { method: 'POST' },
-  );
-  expect([await first, ...(await later)]).toEqual(ok(4));
-  expect(refusals()).toBe(2);
 });

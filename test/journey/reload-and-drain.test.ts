@@ -34,20 +34,12 @@ const get = async (
   });
   return { status: response.status, headers: response.headers, text: await response.text() };
 };
-const policyNow = async () => (await get('policy')).headers.get('ratelimit-policy');
 /** Resolves when so many calls have been sent to the shop or wait, and at least `waiting` of them wait. */
 const allHere = (calls: number, waiting = 0): Promise<void> =>
   until(async () => {
     const depth = await metric(served, 'sluice_queue_depth');
     return depth >= waiting && shop.log.length + depth >= calls;
   });
-/** Writes the file, and resolves with the line that the process says of it. */
-async function reload(yaml: string, says = 'configuration reloaded'): Promise<string> {
-  const said = served.saying(says);
-  served.write(yaml);
-  served.signal('SIGHUP');
-  return said;
-}
 async function start(yaml: string): Promise<void> {
   served = await serve(yaml);
   opened.push(served.close);
@@ -59,19 +51,6 @@ afterEach(closeAll);
 
 describe('a changed configuration file', () => {
   beforeEach(() => start(yamlWith(100)));
-
-  test('is applied; an invalid one is reported in one log line without the name of a workspace, and ignored', async () => {
-    const wrong = `${yamlWith(100)}    weight: -1\n`.replace('kind: commerce', 'kind: commerse');
-    const line = await reload(wrong, 'configuration refused, the old one stays');
-    const lines = expect.stringMatching(/^\d+, \d+$/);
-    expect(JSON.parse(line)).toMatchObject({ level: 'error', problems: 2, lines });
-    expect(line).not.toContain('acme');
-    await until(() => /upstreams\.shop\.kind.*commerce/.test(served.lines.join('\n')));
-    expect(served.lines.join('\n')).toContain('The configuration in use stays');
-    expect(await policyNow()).toBe('"workspace";q=100;w=60');
-    await reload(yamlWith(77));
-    expect(await policyNow()).toBe('"workspace";q=77;w=60');
-  });
 
   const noKey = (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []');
   const nobody = (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}');
@@ -122,19 +101,6 @@ describe('a process that ends', () => {
     expect(lines.at(-1)).toMatchObject({ message: 'ended', cut: 0 });
     await expect(get('late')).rejects.toThrow();
     expect(nonces(shop.log)).toEqual(['first', 'held', 'held']);
-  });
-
-  test('refuses a waiting call that cannot leave before the drain ends, with advice to try elsewhere', async () => {
-    // A call that was held until the drain ends would outlast the test.
-    await start(yamlWith(100, '  drainDelaySeconds: 0\n  drainSeconds: 500\n'));
-    const body = { errors: 'Exceeded 2 calls per second for api client.' };
-    shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '550.0' }, body });
-    const held = get('held', { prefer: 'wait=600' });
-    await until(() => shop.log.length === 1);
-    await allHere(1, 1);
-    served.signal('SIGTERM');
-    draining(await held);
-    expect(await served.exited).toBe(0);
   });
 
   test('refuses waiting calls also where a drain is no longer than the time in which calls are still accepted', async () => {

@@ -133,14 +133,19 @@ test('a link in a kept response leads each client back the way it came, not the 
     status: 201,
     headers: { location: `http://${host ?? ''}/orders/7` },
   }));
-  const at = async (host: string, path: string): Promise<string> => {
-    const { fields, status } = await send([key], { path, host });
+  const at = async (host: string, path: string, ...more: Lines): Promise<string> => {
+    const { fields, status } = await send([key, ...more], { path, host });
     expect(status).toBe(201);
     return String(fields.location);
   };
   const proxy = `/proxy?target=${encodeURIComponent(`${origin}/orders?a=1`)}`;
   expect(await at('evil.example', '/via/api/orders?a=1')).toBe('http://evil.example/via/api/orders/7');
   expect(await at('gateway.example', '/via/api/orders?a=1')).toBe('http://gateway.example/via/api/orders/7');
+  const secure = await at('gateway.example:8443', '/via/api/orders?a=1', [
+    'x-forwarded-proto',
+    'https, http',
+  ]);
+  expect(secure).toBe('https://gateway.example:8443/via/api/orders/7');
   expect(await at('gateway.example', proxy)).not.toContain('evil.example');
   expect(arrivals).toHaveLength(1);
 });

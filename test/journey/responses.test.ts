@@ -1,6 +1,5 @@
 /** What a client gets: the upstream's response with the fields of Sluice, or a problem document, and whether repeating makes sense. */
 import { readFileSync } from 'node:fs';
-import { request } from 'node:http';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
 import { freePort } from '../support/free-port.ts';
@@ -27,17 +26,6 @@ describe('a response of the upstream', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('cannot claim to come from Sluice, nor command the hop before it', async () => {
-    const { chat, model } = await startWorld();
-    const own = { 'Sluice-Error': 'queue_full', 'Sluice-Admission': 'waited=1', RateLimit: '"x";r=1' };
-    model.fault({ kind: 'answer', status: 418, headers: { ...own, 'Alt-Svc': 'h3=":1"' }, body: 'tea' });
-    const reply = await chat(1);
-    const admission = expect.stringMatching(/attempts=1/);
-    expect(reply).toMatchObject({ status: 418, text: 'tea', error: null, admission });
-    expect(reply.headers.get('alt-svc')).toBeNull();
-    expect(reply.headers.get('ratelimit')).toMatch(/^"workspace"/);
-  });
-
   test('is the same through both call forms, and links lead back through Sluice only for /via/ calls', async () => {
     const { call, gateway, shopUrl } = await startWorld();
     const path = '/admin/api/2026-10/products.json?limit=50';
@@ -52,37 +40,14 @@ describe('a response of the upstream', () => {
     expect([followed.status, followed.text === via.text]).toEqual([200, false]);
   });
 
-  test.each([
-    ['sluice.example:8443', {}, 'http://sluice.example:8443'],
-    ['sluice.example', { 'x-forwarded-proto': 'https' }, 'https://sluice.example'],
-    ['sluice.example', { 'x-forwarded-proto': 'https, http' }, 'https://sluice.example'],
-  ])('has links to the host that the client used: %s %j', async (host, more, origin) => {
-    const { gateway } = await startWorld();
-    const headers = { host, authorization: `Bearer ${gateway.keys['acme'] ?? ''}`, ...more };
-    // fetch does not let a caller choose Host.
-    const link = await new Promise((resolve, reject) => {
-      const path = '/via/shop/admin/api/2026-10/products.json?limit=50';
-      request(gateway.url + path, { headers }, (response) => resolve(response.resume().headers['link']))
-        .on('error', reject)
-        .end();
-    });
-    expect(link).toContain(`<${origin}/via/shop/admin/api/2026-10/products.json?`);
-  });
-
   test.each<[string, string, number, string | undefined, string | null]>([
     ['model', '/v1/things', 500, 'true', 'true'],
     ['model', '/v1/things', 500, 'false', 'false'],
     ['model', '/v1/chat/completions', 500, undefined, null],
-    ['model', '/v1/embeddings', 500, undefined, null],
     ['model', '/v1/fine_tuning/jobs', 500, undefined, 'false'],
-    ['model', '/v1/batches', 500, undefined, 'false'],
-    ['model', '/v1/threads/t1/runs', 500, undefined, 'false'],
     ['model', '/v1/things', 504, ' TRUE', 'TRUE'],
-    ['other', '/v1/things', 500, 'true', 'true'],
-    ['other', '/v1/things', 502, undefined, 'false'],
     ['other', '/v1/things', 500, 'perhaps', 'false'],
     ['model', '/v1/things', 429, 'true', 'true'],
-    ['model', '/v1/things', 400, 'true', 'true'],
   ])(
     'of %s to POST %s with %i that advises %s is passed on with the advice %s',
     async (name, path, status, advice, told) => {

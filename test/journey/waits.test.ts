@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { parseDictionary } from 'structured-headers';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { until } from '../support/until.ts';
-import { bucketsOf, closeAll, highCeilings, logged, many, nonces, refuseOnce } from './world.ts';
+import { bucketsOf, closeAll, logged, many, nonces } from './world.ts';
 import { startWorld, tally, type Reply, type World, type WorldOptions } from './world.ts';
 
 afterEach(closeAll);
@@ -49,30 +49,6 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(model.log).toHaveLength(2);
   });
 
-  test('by its bucket, and may be retried when the time is less than a minute', async () => {
-    const { chat, model } = await startWorld({
-      model: { models: { 'gpt-4o': { rpm: 10 } } },
-      modelLimits: 'requestsPerMinute: 10',
-      workspaces: { acme: highCeilings },
-    });
-    for (let at = 0; at < 10; at += 1) await chat(at);
-    const refused = await chat(10, waits(1));
-    const seconds = expectAtOnce(refused, 'wait_too_long', 'requests');
-    expect(refused.shouldRetry).toBeNull();
-    expect(seconds).toBeGreaterThanOrEqual(1);
-    expect(seconds).toBeLessThanOrEqual(6);
-    expect(tally(model.log)).toEqual({ 200: 10 });
-  });
-
-  test('where it would not wait at all: it leaves, or is refused', async () => {
-    const { orders, shop, occupy } = await startWorld();
-    for (let at = 0; at < 5; at += 1) expect((await orders(at, waits(0))).status).toBe(200);
-    const release = await occupy();
-    expectAtOnce(await orders(5, waits(0)), 'wait_too_long', 'serialized');
-    await release();
-    expect(nonces(shop.log)).not.toContain('5');
-  });
-
   test('by a full lane', async () => {
     const { orders, settled, occupy, shop } = await startWorld({ shopLimits: 'maxQueued: 3' });
     const release = await occupy();
@@ -85,25 +61,6 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(tally(await Promise.all(waiting))).toEqual({ 200: 3 });
     expect(nonces(shop.log).toSorted()).toEqual(['2', '3', '4', 'occupied']);
   });
-});
-
-test('a waiting call that becomes too late is refused at that moment, not at its deadline', async () => {
-  const { orders, shop } = await startWorld();
-  shop.fault({ kind: 'slow', ms: 1_000 });
-  const first = orders(1);
-  await until(() => shop.log.length === 1);
-  const body = { errors: 'Exceeded' };
-  shop.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '80.0' }, body });
-  const replies = await Promise.all([first, orders(2), orders(3), orders(4)]);
-  const errors = replies.map(({ error }) => error);
-  expect(errors.toSorted((a, b) => String(a).localeCompare(String(b)))).toEqual([
-    null,
-    null,
-    'wait_expired',
-    'wait_expired',
-  ]);
-  expect(tally(replies)).toEqual({ 200: 1, 429: 3 });
-  expect(shop.log).toHaveLength(2);
 });
 
 describe('by a clock that only the test moves,', () => {
@@ -134,29 +91,6 @@ describe('by a clock that only the test moves,', () => {
     const minute = (model.log[0]?.arrivedT ?? NaN) + 60_000;
     expect(model.log.filter(({ arrivedT }) => arrivedT < minute)).toHaveLength(40);
     expect(model.log).toHaveLength(70);
-  });
-
-  test.each<[string, Record<string, string>, 'served' | 'refused']>([
-    ['of a client that states no time-out', {}, 'served'],
-    ['of a client with a time-out of 66 s', { 'x-stainless-timeout': '66' }, 'served'],
-
-    ['of a client with a time-out of 64 s', { 'x-stainless-timeout': '64' }, 'refused'],
-  ])('a call that has to wait for 60 s, %s, is %s or refused at once', async (_words, headers, fate) => {
-    const { chat } = await begin({ workspaces: acme(1) });
-    await driven([chat(1)]);
-    const sentAt = clock.monotonic();
-    const [reply] = await driven([chat(2, { headers })]);
-    const tookMs = clock.monotonic() - sentAt;
-    if (fate === 'served') {
-      expect(reply?.status).toBe(200);
-      expect(tookMs).toBeGreaterThanOrEqual(60_000 - stepMs);
-    } else {
-      expect([reply?.error, reply?.admission]).toEqual([
-        'wait_too_long',
-        expect.stringMatching(/^waited=0,/),
-      ]);
-      expect(tookMs).toBeLessThanOrEqual(10 * stepMs);
-    }
   });
 
   test.each([
@@ -196,25 +130,6 @@ describe('a call says in Sluice-Admission and in its log line', () => {
     const held = causes.map(([cause, of]) => [String(cause), Number(of.get('ms'))] as const);
     return { waited: Number(field.get('waited')?.[0]), ahead: field.get('ahead')?.[0], held };
   }
-
-  test('that its closed bucket kept it from the upstream, and for how long', async () => {
-    const { chat, model, gateway } = await startWorld();
-    refuseOnce(model, { 'retry-after': '1' });
-    const reply = await chat(1);
-    const { waited, held } = told(reply);
-    const [cause, ms = NaN] = held[0] ?? [];
-    expect(cause).toBe('closed');
-    expect(ms).toBeGreaterThan(900);
-    expect(ms).toBeLessThanOrEqual(waited);
-    const { heldMs = {}, waitedMs } = (await logged(gateway, reply)) as {
-      heldMs?: Record<string, number>;
-      waitedMs: number;
-    };
-    expect(Object.keys(heldMs)).toEqual(held.map(([name]) => name));
-    // The log has tenths, the field whole milliseconds: both are rounded.
-    expect(Math.abs((heldMs['closed'] ?? NaN) - ms)).toBeLessThan(1);
-    expect(waitedMs).toBeGreaterThan(900);
-  });
 
   test('that another one of its workspace was in flight, also in the refusal at the end of its wait', async () => {
     const { occupy, orders, settled, gateway } = await startWorld();

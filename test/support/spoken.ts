@@ -12,12 +12,6 @@ export interface SpokenUpstream extends Omit<DialectOptions, 'clock'> {
 
 export type SpokenFleet = Awaited<ReturnType<typeof spokenFleet>>;
 
-/** One upstream, called `api`. */
-export async function spokenWorld(upstream: SpokenUpstream) {
-  const { service, upstream: named, close } = await spokenFleet({ api: upstream });
-  return { service, close, ...named('api') };
-}
-
 export async function spokenFleet(upstreams: Readonly<Record<string, SpokenUpstream>>) {
   const simulators = new Map<string, DialectSimulator>();
   const written: Record<string, unknown> = {};
