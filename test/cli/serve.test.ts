@@ -80,7 +80,7 @@ test('an echo of the first signal to end is not a second one: they are told apar
 });
 
 test('serve writes nothing but JSON, also of a refused reload, and a last line when it ends', async () => {
-  const { process, path, adminUrl } = await serve(yamlOf());
+  const { path, adminUrl, ...process } = await serve(yamlOf());
   const asked = async (page: string) => (await fetch(`${adminUrl}/${page}`)).text();
   const at = async () =>
     Number(found(/^sluice_config_last_reload_success_timestamp_seconds (\S+)$/m, await asked('metrics')));
@@ -98,7 +98,7 @@ test('serve writes nothing but JSON, also of a refused reload, and a last line w
   expect(process.printed()).toContain('configuration reloaded');
   expect(await asked('metrics')).toMatch(/^sluice_config_last_reload_successful 1$/m);
   expect(await at()).toBeGreaterThan(startedAt);
-  process.signal('SIGTERM', 'group');
+  process.signal('SIGTERM');
   expect(await process.ended).toBe(0);
   expect(process.printed()).not.toContain('acme');
   const lines = process.printed().trimEnd().split('\n');

@@ -79,13 +79,13 @@ export function fileOf(text: string): string {
   return join(folder, 'sluice.yaml');
 }
 
-/** `sluice serve` with this file, by npm, once it serves. */
+/** `sluice serve` with this file, once it serves. */
 export async function serve(yaml: string) {
   const path = fileOf(yaml);
-  const process = start('npm', ['run', '--silent', 'sluice', '--', 'serve', '--config', path]);
+  const process = sluice('serve', '--config', path);
   const text = await process.saying('"message":"serving"');
   const address = (name: string): string => `http://127.0.0.1:${found(new RegExp(`"${name}":(\\d+)`), text)}`;
-  return { process, url: address('port'), adminUrl: address('adminPort'), path };
+  return { ...process, url: address('port'), adminUrl: address('adminPort'), path };
 }
 
 /** The one match of the expression's first group. */

@@ -1,6 +1,6 @@
 /** A position that one replica keeps is good at the others: also when that one is killed, and when Redis loses its data meanwhile. */
 import { expect, test } from '@jest/globals';
-import { serve } from '../journey/process.ts';
+import { clean, serve } from '../cli/started.ts';
 import { pause } from '../support/redis-fleet.ts';
 import { onRedis, read, type Reply } from './fleet.ts';
 
@@ -32,14 +32,14 @@ const ticketOf = ({ headers }: Reply): string | null => headers.get('sluice-tick
 test('a ticket of a replica that was killed is good at another one, before calls that came later and waited', async () => {
   const { all, call, useUp, later } = await world();
   const killed = await serve(all.text());
-  open.push(() => killed.close());
+  open.push(clean);
   await useUp();
   const headers = { 'sluice-key': all.keys['acme'] ?? '', prefer: 'reserve, wait=0' };
   const given = await read(await fetch(`${killed.url}/via/api/refused`, { headers }));
   expect([given.status, ticketOf(given)]).toEqual([429, expect.any(String)]);
   const x = call(0, 'x', 'wait=120');
   killed.signal('SIGKILL');
-  await killed.exited;
+  await killed.ended;
   await pause(waitOf(given));
   const back = await call(1, 'back', 'wait=30', ticketOf(given));
   expect([back.status, (await x).status]).toEqual([200, 200]);

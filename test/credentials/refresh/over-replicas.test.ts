@@ -9,7 +9,7 @@ import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { createKey } from '../../../src/cli/keys.ts';
 import { createLanguageModelSimulator } from '../../../simulators/language-model.ts';
-import { serve, type ServedProcess } from '../../journey/process.ts';
+import { clean, serve } from '../../cli/started.ts';
 import { adminText, closeAll, many, opened } from '../../journey/world.ts';
 import { chatBody, chatPath, pause, send, type CallResponse } from '../../support/redis-fleet.ts';
 import { monitorRedis } from '../../support/redis-monitor.ts';
@@ -18,6 +18,8 @@ import { startTokenEndpoint } from '../../support/token-endpoint.ts';
 import { until } from '../../support/until.ts';
 
 afterEach(closeAll);
+
+type Served = Awaited<ReturnType<typeof serve>>;
 
 /** Three processes before a model that takes the tokens that the endpoint has issued and that have not ended. */
 async function start() {
@@ -56,9 +58,9 @@ upstreams:
 workspaces:
   acme: { keys: ["${hash}"] }`;
   const replicas = await Promise.all(many(3, () => serve(yaml)));
-  opened.push(() => Promise.all(replicas.map((replica) => replica.close())));
+  opened.push(clean);
   /** Six clients, each of which sends the next call to the next replica while it goes on; with what was not answered with 200. */
-  async function callsWhile(goesOn: () => boolean, to: readonly ServedProcess[]) {
+  async function callsWhile(goesOn: () => boolean, to: readonly Served[]) {
     const failed: CallResponse[] = [];
     const client = async (at: number): Promise<void> => {
       for (let n = at; goesOn(); n += 1) {
@@ -73,7 +75,7 @@ workspaces:
     return failed;
   }
   /** Calls over so many more tokens, none of which fails. */
-  async function callsOver(tokens: number, to: readonly ServedProcess[]): Promise<void> {
+  async function callsOver(tokens: number, to: readonly Served[]): Promise<void> {
     const before = endpoint.issued.length;
     expect(await callsWhile(() => endpoint.issued.length < before + tokens, to)).toEqual([]);
   }
@@ -87,13 +89,13 @@ test('three replicas use each refresh token once, also when one is killed in a r
   await callsOver(3, replicas);
 
   // One replica has all the calls, so it is the one that renews: it is killed while the endpoint has its refresh token.
-  const [killed, ...others] = replicas as [ServedProcess, ...ServedProcess[]];
+  const [killed, ...others] = replicas as [Served, ...Served[]];
   const asked = endpoint.requests.length;
   endpoint.respond({ kind: 'hang' }, { kind: 'issue' });
   const cut = callsWhile(() => endpoint.requests.length === asked, [killed]);
   await until(() => endpoint.requests.length > asked);
   killed.signal('SIGKILL');
-  await killed.exited;
+  await killed.ended;
   await cut;
   expect(await readdir(folder)).toContain('token.lock');
   await callsOver(2, others);
@@ -111,7 +113,7 @@ test('three replicas use each refresh token once, also when one is killed in a r
   const held = (await probe.keys('*')).map(async (name) => `${name} ${(await probe.dump(name)) ?? ''}`);
   const pages = others.flatMap((one) => ['/metrics', '/activity', '/'].map((path) => adminText(one, path)));
   const shown = [
-    ...replicas.flatMap(({ lines }) => lines),
+    ...replicas.map(({ printed }) => printed()),
     ...monitor.lines,
     ...(await Promise.all([...pages, ...held])),
   ].join('\n');
