@@ -100,24 +100,6 @@ describe('a drain', () => {
     await Promise.all([silent.closed, half.closed]);
   });
 
-  test('cuts what is left at its limit, and reports how much', async () => {
-    const { client, data, calls, advance } = await start(
-      ({ clientGone }) =>
-        new Promise((_, reject) => {
-          clientGone.addEventListener('abort', () => reject(clientGone.reason as Error));
-        }),
-    );
-    const raw = await client();
-    await raw.send(get(0));
-    await settled(() => calls.length === 1);
-    const drained = data.drain({ delayMs: 5_000, limitMs: 25_000 });
-    await advance(24_900);
-    expect(data.stats().openCalls).toBe(1);
-    await advance(100);
-    expect(await drained).toEqual({ cut: 1 });
-    expect((await raw.closed).bytes).toHaveLength(0);
-  });
-
   test('ends at once when its signal aborts', async () => {
     const { data } = await start();
     const stop = new AbortController();

@@ -79,31 +79,6 @@ describe('the route of activity', () => {
 });
 
 describe('the response to a call', () => {
-  test('carries the upstream’s fields and those of Sluice', async () => {
-    const ends: string[] = [];
-    const own = ['x-should-retry', 'true', 'Content-Length', '4'];
-    const server = await answering({
-      status: 418,
-      fields: ['X-A', '1', 'Set-Cookie', 'a', 'Set-Cookie', 'b', ...own],
-      record: { waitedMs: 1_234, attempts: 3, absorbed: 2, held: [] },
-      rateLimit: { limit: 40, remaining: 0, resetSeconds: 1.5 },
-      shouldRetry: false,
-      onEnd: (how) => ends.push(how),
-    });
-    const { status, headers } = await get(server);
-    expect([status, ends]).toEqual([418, ['complete']]);
-    expect(headers).toMatchObject({
-      'x-a': '1',
-      'set-cookie': ['a', 'b'],
-      'x-should-retry': 'false',
-      'content-length': '4',
-      'sluice-admission': 'waited=1234, attempts=3, absorbed=2',
-      'ratelimit-policy': '"workspace";q=40;w=60',
-      ratelimit: '"workspace";r=0;t=2',
-    });
-    expect(headers).not.toHaveProperty('sluice-error');
-  });
-
   test.each([
     ['HEAD', 200, Readable.from([]), '4'],
     ['GET', 204, null, undefined],
@@ -137,38 +112,6 @@ describe('the response to a call', () => {
     expect([status, headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
     expect([ends, body.destroyed, server.bugs]).toEqual([['upstream_cut'], true, []]);
   });
-
-  test('states what is known so far when it is a refusal', async () => {
-    const server = await startDataServer((call) => {
-      call.report({
-        rateLimit: { limit: 40, remaining: 0, resetSeconds: 30 },
-        record: { waitedMs: 5, attempts: 0, absorbed: 0, held: [] },
-      });
-      throw new Refusal('wait_too_long', { retryInMs: 30_000, detail: 'Later.' });
-    });
-    const { status, headers } = await get(server);
-    expect([status, server.bugs]).toEqual([429, []]);
-    expect(headers).toMatchObject({
-      'content-type': 'application/problem+json',
-      'sluice-error': 'wait_too_long',
-      'retry-after': '30',
-      'retry-after-ms': '30000',
-      'sluice-admission': 'waited=5, attempts=0, absorbed=0',
-      ratelimit: '"workspace";r=0;t=30',
-      connection: 'close',
-    });
-  });
-
-  test.each(['target_too_long', 'upstream_timeout', 'loop_detected'] as const)(
-    'keeps the connection of a whole request for the refusal %s',
-    async (code) => {
-      const { port } = await failing(new Refusal(code));
-      const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`);
-      const { headers } = response;
-      expect([headers.get('sluice-error'), headers.get('connection')]).toEqual([code, 'keep-alive']);
-      expect(await response.json()).toMatchObject({ code, requestId: headers.get('sluice-request-id') });
-    },
-  );
 
   test('has no body for a refused HEAD', async () => {
     const { data } = await failing(new Refusal('target_missing'));

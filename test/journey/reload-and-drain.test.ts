@@ -1,17 +1,18 @@
 /** `sluice serve` as a process: a changed file and SIGHUP, a revoked API key, and SIGTERM. */
+import { writeFileSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { createKey } from '../../src/cli/keys.ts';
+import { clean, serve } from '../cli/started.ts';
 import { gatewayYaml } from '../support/gateway.ts';
 import { startRedis } from '../support/redis.ts';
 import { until } from '../support/until.ts';
-import { serve, type ServedProcess } from './process.ts';
 import { closeAll, metric, nonces, opened, tally } from './world.ts';
 
 const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
 const { key, hash } = createKey();
 let origin = '';
-let served: ServedProcess;
+let served: Awaited<ReturnType<typeof serve>>;
 
 const yamlWith = (ceiling: number, server = '  drainDelaySeconds: 0\n  drainSeconds: 4\n'): string =>
   gatewayYaml(
@@ -42,22 +43,22 @@ const allHere = (calls: number, waiting = 0): Promise<void> =>
   });
 async function start(yaml: string): Promise<void> {
   served = await serve(yaml);
-  opened.push(served.close);
+  opened.push(clean);
 }
 beforeAll(async () => ({ url: origin } = await shop.listen()));
 afterAll(() => shop.close());
 beforeEach(() => shop.reset());
 afterEach(closeAll);
 
-describe('a changed configuration file', () => {
-  beforeEach(() => start(yamlWith(100)));
-
-  const noKey = (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []');
-  const nobody = (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}');
-  test.each([
-    ['an empty list of keys', 'nobody can call with workspaces that have no valid key', noKey],
-    ['no workspace at all', 'nobody can call: the configuration has no workspaces', nobody],
-  ])('with %s revokes the only API key within ten seconds', async (_words, warning, without) => {
+const noKey = (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []');
+const nobody = (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}');
+test.each([
+  ['an empty list of keys', 'nobody can call with workspaces that have no valid key', noKey],
+  ['no workspace at all', 'nobody can call: the configuration has no workspaces', nobody],
+])(
+  'a changed configuration file with %s revokes the only API key within ten seconds',
+  async (_words, warning, without) => {
+    await start(yamlWith(100));
     shop.fault({ kind: 'hang' });
     const leaving = new AbortController();
     const inFlight = get('in flight', {}, leaving.signal).catch(() => null);
@@ -65,17 +66,17 @@ describe('a changed configuration file', () => {
     // A call that waits for longer than ten seconds is refused for its wait, not with 401.
     const waiting = [1, 2].map(() => get('waiting', { prefer: 'wait=10' }));
     await allHere(3, 2);
-    const warned = served.saying(warning);
-    served.write(without(yamlWith(100)));
+    writeFileSync(served.path, without(yamlWith(100)));
     expect(tally(await Promise.all(waiting))).toEqual({ 401: 2 });
     expect((await get('late')).status).toBe(401);
-    expect(JSON.parse(await warned)).toMatchObject({ level: 'warn' });
-    expect(served.lines.join('\n')).not.toContain('acme');
+    await served.saying(warning);
+    expect(served.printed()).toMatch(RegExp(`"level":"warn".*${warning}`));
+    expect(served.printed()).not.toContain('acme');
     leaving.abort();
     await inFlight;
     expect(nonces(shop.log)).toEqual(['in flight']);
-  });
-});
+  },
+);
 
 describe('a process that ends', () => {
   const draining = ({ status, headers }: Awaited<ReturnType<typeof get>>) => {
@@ -95,9 +96,13 @@ describe('a process that ends', () => {
     await served.saying('draining');
     expect((await fetch(`${served.adminUrl}/readyz`).catch(() => null))?.status ?? 503).toBe(503);
     expect(tally(await Promise.all(calls))).toEqual({ 200: 3 });
-    expect(await served.exited).toBe(0);
+    expect(await served.ended).toBe(0);
     // The log says how it ended, in its last line, and every line is JSON.
-    const lines = served.lines.filter((line) => line.trim() !== '').map((line): unknown => JSON.parse(line));
+    const lines = served
+      .printed()
+      .trim()
+      .split('\n')
+      .map((line): unknown => JSON.parse(line));
     expect(lines.at(-1)).toMatchObject({ message: 'ended', cut: 0 });
     await expect(get('late')).rejects.toThrow();
     expect(nonces(shop.log)).toEqual(['first', 'held', 'held']);
@@ -115,7 +120,7 @@ describe('a process that ends', () => {
     await allHere(9, 8);
     served.signal('SIGTERM');
     for (const reply of await Promise.all(held)) draining(reply);
-    expect(await served.exited).toBe(0);
+    expect(await served.ended).toBe(0);
   });
 
   test('refuses a call that still waits when the drain ends, although it was expected to leave', async () => {
@@ -128,6 +133,7 @@ describe('a process that ends', () => {
     served.signal('SIGTERM');
     draining(await held);
     expect(await first).toBe('cut');
-    await served.exited;
+    await served.ended;
+    expect(served.printed()).toMatch(/"cut":1\b.*"ended"/);
   });
 });
