@@ -1,5 +1,5 @@
 /** `sluice check --connect` says of Redis, of each origin and of each credential whether it works and, as a refused call does, what helps. */
-import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from '@jest/globals';
@@ -7,7 +7,7 @@ import { tryConnections } from '../../src/cli/check.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { freePort } from '../support/free-port.ts';
-import { serviceOf, startGateway } from '../support/gateway.ts';
+import { serviceOf } from '../support/gateway.ts';
 import { answering, rawUpstream, type RawUpstream, type Script } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { startTokenEndpoint } from '../support/token-endpoint.ts';
@@ -52,6 +52,8 @@ test('a line for each connection, and no secret', async () => {
       entry('model', model.origin, ', kind: language-model, credential: "Bearer canary-right"'),
       entry('plain', plain.origin, ', credential: "Bearer canary"'),
       '  stores: { kind: commerce, origins: ["https://*.shops.example"], credential: "canary" }',
+      entry('gone', `http://127.0.0.1:${await freePort()}`),
+      entry('outside', plain.origin.replace('127.0.0.1', 'localhost'), '', '["10.0.0.0/8"]'),
     ],
     '{ acme: { keys: [], upstreams: [model, plain, stores], credentials: { model: "Bearer canary-wrong" } } }',
     section,
@@ -63,8 +65,11 @@ test('a line for each connection, and no secret', async () => {
     `FAILED: model ${model.origin}, credential of workspace acme: answers 401: it refuses the credential`,
     `ok:     plain ${plain.origin}: answers 404; that does not show whether a credential is right`,
     'ok:     stores https://*.shops.example: not tried, each call names its own host',
+    // In the words that a call gets: `test/journey/responses.test.ts`.
+    expect.stringMatching(/^FAILED: gone .*: .*does it run.* Reason: refused\.$/),
+    expect.stringMatching(/^FAILED: outside .*a private one that its `allowPrivateAddresses` does not allow/),
   ]);
-  expect(failures).toBe(1);
+  expect(failures).toBe(3);
   expect(lines.join('')).not.toContain('canary');
   expect(model.connections[0]?.received()).toMatch(/^GET \/v1\/models HTTP/);
   const noDatabase = settingsOf([entry('plain', plain.origin)], '{}', section.replace('",', '/77",'));
@@ -131,57 +136,6 @@ describe('a credential', () => {
     ]);
     expect(lines.join()).not.toContain('canary');
   });
-});
-
-test('an upstream that cannot be reached is told with its cause and what helps, by the command and by a call', async () => {
-  const pem = (name: string): string =>
-    readFileSync(new URL(`../fixtures/tls/upstream.test.${name}`, import.meta.url), 'utf8');
-  const silent = await upstream(() => {});
-  const plain = await upstream(async (connection) => {
-    await connection.until((received) => received.length > 0);
-    connection.send('HTTP/1.1 400 Bad Request\r\n\r\n');
-  });
-  const reset = await upstream(async (connection) => {
-    await connection.requests(1);
-    connection.socket.resetAndDestroy();
-  });
-  const tls = await upstream(() => {}, { tls: { key: pem('key'), cert: pem('crt') } });
-  const wrong: Readonly<Record<string, readonly [origin: string, words: RegExp]>> = {
-    refused: [
-      `http://127.0.0.1:${await freePort()}`,
-      /was refused.*does it run, and are host and port of its origin right\? Reason: refused\.$/,
-    ],
-    dns: ['https://no-such-name.invalid', /could not be resolved: is its origin right.* Reason: dns\.$/],
-    certificate: [
-      tls.origin,
-      /is not trusted.*`caFile` of the upstream names further .* Reason: certificate\.$/,
-    ],
-    reset: [reset.origin, /ended the connection before its response was complete.* Reason: reset\.$/],
-    timeout: [silent.origin, /did not begin its response within `timeouts.headSeconds`.* Reason: timeout\.$/],
-    protocol: [
-      plain.origin.replace('http:', 'https:'),
-      /of its origin \(http or https\) right\?.* Reason: protocol\.$/,
-    ],
-    // No reason: nothing failed on the way there.
-    outside: [
-      silent.origin.replace('127.0.0.1', 'localhost'),
-      /a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to/,
-    ],
-  };
-  const timeouts = ', timeouts: { connectSeconds: 60, headSeconds: 1 }';
-  const upstreams = Object.entries(wrong).map(([name, [origin]]) =>
-    entry(name, origin, timeouts, name === 'outside' ? '["10.0.0.0/8"]' : 'true'),
-  );
-  const gateway = await startGateway({ upstreams: upstreams.join('\n') });
-  closers.push(() => gateway.close());
-  const { lines } = await tryConnections(settingsOf(upstreams));
-  for (const [at, [name, [, words]]] of Object.entries(wrong).entries()) {
-    expect(lines[at]).toMatch(new RegExp(`^FAILED: ${name} `));
-    expect(lines[at]).toMatch(words);
-    const headers = { authorization: `Bearer ${gateway.keys['acme'] ?? ''}` };
-    const response = await fetch(`${gateway.url}/via/${name}/x`, { headers });
-    expect(((await response.json()) as { detail: string }).detail).toMatch(words);
-  }
 });
 
 test('a Redis that cannot be used is named with its cause by the command, in the log of a start and in readiness', async () => {

@@ -69,7 +69,6 @@ describe('a refusal by Sluice', () => {
   const models = '/via/openai/v1/models?secret-path';
   test.each<[string, number, string, string, Sending?]>([
     ['no target', 400, 'target_missing', '/proxy'],
-
     ['an unknown route', 404, 'not_found', '/nothing'],
     ['no key', 401, 'unauthenticated', models, { key: '' }],
     ['another workspace’s upstream', 403, 'target_forbidden', models, { workspace: 'blind' }],
@@ -108,34 +107,41 @@ describe('a refusal by Sluice', () => {
   );
 });
 
-describe('a failed attempt has a reason of its own in the response, the log and the metric:', () => {
-  const chunked = 'HTTP/1.1 200 OK|transfer-encoding: chunked||';
-  const pem = (name: string) =>
-    readFileSync(new URL(`../fixtures/tls/upstream.test.${name}`, import.meta.url), 'utf8');
-  /** A server without TLS answers the first bytes of a handshake with text. */
-  const plain: Script = async ({ until, send }) => {
-    await until((received) => received.length > 0);
-    send(bytes('HTTP/1.1 400 Bad Request||'));
-  };
-  const cut: Script = async ({ requests, send, socket }) => {
-    await requests(1);
-    send(bytes(`${chunked}2|ok|`));
-    setTimeout(() => socket.resetAndDestroy(), 50);
-  };
-  const tls = { key: pem('key'), cert: pem('crt') };
-  const [unreachable, invalid] = ['502 upstream_unreachable', '502 upstream_invalid'] as const;
+const chunked = 'HTTP/1.1 200 OK|transfer-encoding: chunked||';
+const pem = (name: string) =>
+  readFileSync(new URL(`../fixtures/tls/upstream.test.${name}`, import.meta.url), 'utf8');
+/** A server without TLS answers the first bytes of a handshake with text. */
+const plain: Script = async ({ until, send }) => {
+  await until((received) => received.length > 0);
+  send(bytes('HTTP/1.1 400 Bad Request||'));
+};
+const cut: Script = async ({ requests, send, socket }) => {
+  await requests(1);
+  send(bytes(`${chunked}2|ok|`));
+  setTimeout(() => socket.resetAndDestroy(), 50);
+};
+const tls = { key: pem('key'), cert: pem('crt') };
+const [unreachable, invalid] = ['502 upstream_unreachable', '502 upstream_invalid'] as const;
 
-  test.each<[string, string, string, Script | string, { tls?: typeof tls }?]>([
-    ['no listener', 'refused', unreachable, 'http://127.0.0.1'],
-    ['no address', 'dns', unreachable, 'https://unknown.example'],
-    ['a strange certificate', 'certificate', unreachable, () => {}, { tls }],
-    ['a reset', 'reset', unreachable, ending('', 'reset')],
-    ['silence', 'timeout', '504 upstream_timeout', () => {}],
-    ['another protocol', 'protocol', invalid, saying(bytes('SSH-2.0-OpenSSH||'))],
-    ['no TLS', 'protocol', unreachable, plain],
-    ['a body that breaks in its first packet', 'protocol', invalid, saying(bytes(`${chunked}nonsense|`))],
-    ['a reset behind the head', 'reset', '200', cut],
-  ])('%s: %s', async (name, reason, expected, script, options = {}) => {
+test.each<[string, string, string, string, Script | string, { tls?: typeof tls }?]>([
+  ['no listener', 'refused', unreachable, 'does it run, and are host and port', 'http://127.0.0.1'],
+  ['no address', 'dns', unreachable, 'could not be resolved: is its origin right', 'https://unknown.example'],
+  ['a strange certificate', 'certificate', unreachable, '`caFile` of the upstream names', () => {}, { tls }],
+  ['a reset', 'reset', unreachable, 'ended the connection before its response', ending('', 'reset')],
+  [
+    'silence',
+    'timeout',
+    '504 upstream_timeout',
+    'begin its response within `timeouts.headSeconds`',
+    () => {},
+  ],
+  ['another protocol', 'protocol', invalid, '', saying(bytes('SSH-2.0-OpenSSH||'))],
+  ['no TLS', 'protocol', unreachable, 'of its origin (http or https) right?', plain],
+  ['a body that breaks in its first packet', 'protocol', invalid, '', saying(bytes(`${chunked}nonsense|`))],
+  ['a reset behind the head', 'reset', '200', '', cut],
+])(
+  'a failed attempt has a reason of its own in the response, which says what helps, in the log and in the metric: %s: %s',
+  async (name, reason, expected, helps, script, options = {}) => {
     let origin = script === 'http://127.0.0.1' ? `${script}:${await freePort()}` : String(script);
     if (typeof script !== 'string') {
       const upstream = await rawUpstream(script, options);
@@ -157,8 +163,10 @@ describe('a failed attempt has a reason of its own in the response, the log and 
     expect([response.status, line]).toMatchObject([Number(status), { reason, upstream: 'api' }]);
     if (code === undefined) expect(line).toMatchObject({ outcome: 'failed' });
     else {
-      const detail = expect.stringContaining(`Reason: ${reason}.`);
-      expect([JSON.parse(text), line]).toMatchObject([{ code, detail }, { code }]);
+      const { detail } = JSON.parse(text) as { detail: string };
+      expect(detail).toContain(helps);
+      expect(detail).toContain(`Reason: ${reason}.`);
+      expect([JSON.parse(text), line]).toMatchObject([{ code }, { code }]);
     }
     const adminUrl = `http://127.0.0.1:${service.adminAddress.port}`;
     const series = `sluice_upstream_failures_total{upstream="api",reason="${reason}"}`;
@@ -169,5 +177,5 @@ describe('a failed attempt has a reason of its own in the response, the log and 
     const { hostname, port } = new URL(origin);
     expect(said).not.toContain(hostname);
     if (port !== '') expect(said).not.toContain(`:${port}`);
-  });
-});
+  },
+);
