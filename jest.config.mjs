@@ -20,7 +20,6 @@ const long = [
   'test/log/redis-faults.test.ts',
   'test/packaging/compiled.test.ts',
   'test/page/page.test.ts',
-  'test/privacy/label-cap-memory.test.ts',
   'test/sdk/examples.test.ts',
   'test/sdk/language-models.test.ts',
   'test/sdk/presets.test.ts',
