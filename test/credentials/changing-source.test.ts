@@ -104,12 +104,6 @@ describe('an OAuth token', () => {
     expect(source.refused(1)).toBe(true);
     expect(source.now().kind).toBe('unavailable');
   });
-
-  test('leaves no timer behind when its source is closed', async () => {
-    const { clock, source } = await withToken();
-    source.close();
-    expect(clock.waiting).toBe(0);
-  });
 });
 
 describe('a failed renewal of a token', () => {

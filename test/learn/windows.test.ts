@@ -45,19 +45,6 @@ function burst(found: readonly FoundWindow[], truth: FoundWindow) {
 }
 
 describe('what is learned of windows from 200 recorded responses', () => {
-  test('is the limit and the length of a random window, within a twentieth', () => {
-    fc.assert(
-      fc.property(single, seeds, (window, seed) => {
-        const [one, ...others] = findWindows(record([window], randomFrom(seed)));
-        expect(others).toEqual([]);
-        expect(one).toMatchObject({ requests: expect.any(Number) });
-        expect(near(one?.requests ?? 0, window.requests)).toBe(true);
-        expect(near(one?.seconds ?? 0, window.seconds)).toBe(true);
-      }),
-      { numRuns: 10 },
-    );
-  });
-
   test('lets a burst of twice the limit pass without a refusal, in 1.05 of the least time', () => {
     const ofKind = fc.oneof(
       usual,

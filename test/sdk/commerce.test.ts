@@ -2,12 +2,12 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { createAdminApiClient, createAdminRestApiClient } from '@shopify/admin-api-client';
 import Shopify from 'shopify-api-node';
-import { startWorld, type World } from '../journey/world.ts';
+import { closeAll, startWorld, type World } from '../journey/world.ts';
 import { throughProxy } from './through-proxy.ts';
 
 let world: World;
 beforeEach(async () => (world = await startWorld()));
-afterEach(() => world.close());
+afterEach(closeAll);
 
 const key = (): string => world.gateway.keys['acme'] ?? '';
 

@@ -1,7 +1,7 @@
 /** Runs the programs of `examples/` as their readers do: processes of their own, with a key and an address. */
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
-import { startWorld, type World } from '../journey/world.ts';
+import { closeAll, startWorld, type World } from '../journey/world.ts';
 import { pythonWith } from '../support/clients.ts';
 import { run, upstreams, withWorker, type Answer } from './upstream.ts';
 
@@ -10,7 +10,7 @@ const example = (name: string): string => fileURLToPath(new URL(`../../examples/
 describe('with simulated upstreams,', () => {
   let world: World;
   beforeEach(async () => (world = await startWorld()));
-  afterEach(() => world.close());
+  afterEach(closeAll);
 
   /** The quota is used up for so many milliseconds. */
   const throttle = (ms: number): void => {

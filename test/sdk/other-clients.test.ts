@@ -21,18 +21,22 @@ test.each([
     const client = new Mistral({ apiKey, serverURL: baseURL });
     const { choices } = await client.chat.complete({ model: 'm', messages });`,
   ],
-])('%s chats with key and base URL of Sluice', async (_name, chat) => {
+  [
+    '@slack/web-api',
+    `import { WebClient } from '@slack/web-api';
+    const client = new WebClient(apiKey, { slackApiUrl: baseURL + '/api/' });
+    const { choices } = await client.chat.postMessage({ channel: 'C1', text: messages[0].content });`,
+  ],
+])('%s is served with key and base URL of Sluice', async (_name, chat) => {
   const message = { role: 'assistant', content: 'water finds its way' };
   const choices = [{ index: 0, message, finish_reason: 'stop' }];
   const usage = { prompt_tokens: 4, completion_tokens: 4, total_tokens: 8 };
   const response = { id: 'c', object: 'chat.completion', created: 1_790_000_000, model: 'm', choices, usage };
-  const behind = await start(model('authorization'), () => [200, response]);
-  const program = `${chat.replace(
-    ';',
-    `;
+  const behind = await start(model('authorization'), () => [200, { ok: true, ...response }]);
+  const program = `
     const { SLUICE_KEY: apiKey, SLUICE_URL: baseURL } = process.env;
-    const messages = [{ role: 'user', content: 'Where does water go?' }];`,
-  )}
+    const messages = [{ role: 'user', content: 'Where does water go?' }];
+    ${chat}
     console.log(choices[0].message.content);`;
   const args = ['--input-type=module', '--eval', program];
   expect(await run(behind, process.execPath, args, { SLUICE_URL: behind.url })).toBe('water finds its way\n');

@@ -16,9 +16,8 @@ async function start(options: CommerceOptions = {}) {
   const { url } = await simulator.listen();
   const send = (path: string, body?: unknown): Promise<Response> =>
     fetch(url + path, {
-      method: body === undefined ? 'GET' : 'POST',
       headers: { 'x-shopify-access-token': 'shpat_sim', 'content-type': 'application/json' },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(body === undefined ? {} : { method: 'POST', body: JSON.stringify(body) }),
     });
   const graphql = async (query: string) =>
     (await (await send('/admin/api/2026-10/graphql.json', { query })).json()) as CallResponse;
@@ -41,24 +40,22 @@ afterEach(async () => {
 const products = '/admin/api/2026-10/products.json?limit=1';
 const limitOf = (response: Response): string | null => response.headers.get('x-shopify-shop-api-call-limit');
 
-describe('the simulated REST bucket', () => {
-  test('counts from 1/40, refuses the 41st call as recorded (sample U33), and drains 2 per second', async () => {
-    const { send, clock, simulator } = await start();
-    expect(limitOf(await send(products))).toBe('1/40');
-    simulator.consume(39);
-    const refused = await send(products);
-    expect([refused.status, limitOf(refused), refused.headers.get('retry-after')]).toEqual([
-      429,
-      '40/40',
-      '2.0',
-    ]);
-    expect(await refused.json()).toEqual(sample('U33').body);
-    clock.advance(499);
-    expect((await send(products)).status).toBe(429);
-    expect(simulator.log.at(-1)).toMatchObject({ decision: 'throttled', waitMs: 1, insideRetryAfter: true });
-    clock.advance(1);
-    expect(limitOf(await send(products))).toBe('40/40');
-  });
+test('the simulated REST bucket counts from 1/40, refuses the 41st call as recorded (sample U33), and drains 2 per second', async () => {
+  const { send, clock, simulator } = await start();
+  expect(limitOf(await send(products))).toBe('1/40');
+  simulator.consume(39);
+  const refused = await send(products);
+  expect([refused.status, limitOf(refused), refused.headers.get('retry-after')]).toEqual([
+    429,
+    '40/40',
+    '2.0',
+  ]);
+  expect(await refused.json()).toEqual(sample('U33').body);
+  clock.advance(499);
+  expect((await send(products)).status).toBe(429);
+  expect(simulator.log.at(-1)).toMatchObject({ decision: 'throttled', waitMs: 1, insideRetryAfter: true });
+  clock.advance(1);
+  expect(limitOf(await send(products))).toBe('40/40');
 });
 
 describe('the simulated GraphQL bucket', () => {
