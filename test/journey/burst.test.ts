@@ -1,19 +1,13 @@
-/** The two figures of the main job, a quarter as large and on faster clocks; `bench/burst.ts` measures them as they are. */
-import { afterEach, beforeEach, expect, test } from '@jest/globals';
+/** The main job, a quarter as large and on faster clocks; `bench/burst.ts` measures it as it is. */
+import { afterEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
 import { fastClock } from '../support/fast-clock.ts';
 import { makespan } from '../support/redis-fleet.ts';
-import { watchOrder } from './order.ts';
 import { closeAll, many, startWorld, tally } from './world.ts';
 
-let order: ReturnType<typeof watchOrder>;
-beforeEach(() => void (order = watchOrder()));
-afterEach(async () => {
-  order.stop();
-  await closeAll();
-});
+afterEach(closeAll);
 
-test('a burst of 200 chats on 150 a minute succeeds in order of arrival, without a refusal by the upstream', async () => {
+test('a burst of 200 chats on 150 a minute succeeds without a refusal by the upstream', async () => {
   const { gateway, model } = await startWorld({
     clock: fastClock(10),
     model: { models: { 'gpt-4o': { rpm: 150 } } },
@@ -26,8 +20,6 @@ test('a burst of 200 chats on 150 a minute succeeds in order of arrival, without
   });
   expect(await Promise.all(chats)).toHaveLength(200);
   expect(tally(model.log)).toEqual({ 200: 200 });
-  // That is the order of writing; two connections written in one turn are read by the upstream as it likes.
-  expect([order.sent.length, order.sent]).toEqual([200, order.arrived]);
   // The optimum is 20 s: 150 at once, 50 at 2.5 a second. How close: test/simulation/metering/bursts.test.ts, bench/burst.ts.
   expect(makespan(model.log)).toBeGreaterThan(19_900);
 });

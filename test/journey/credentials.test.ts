@@ -8,24 +8,22 @@ afterEach(closeAll);
 const whoMade = ({ status, error }: Reply) => [status, error ?? 'upstream'];
 const served = [200, 'upstream'];
 
-describe('the upstream’s credential', () => {
-  test.each(['authorization', 'x-api-key', 'x-goog-api-key', 'x-shopify-access-token'])(
-    'in %s is the only one that goes upstream, from fields or query',
-    async (field) => {
-      const settings = `credential: { header: ${field}, value: "injected" }, credentialFields: [x-acme-secret, "query:acme", "-x-token"]`;
-      const { ask, arrivals } = await scripted(undefined, { upstreams: { api: settings } });
-      const carriers =
-        'authorization x-api-key api-key x-goog-api-key private-token x-auth-token sluice-upstream-authorization x-acme-secret';
-      const own = Object.fromEntries(carriers.split(' ').map((name) => [name, 'own']));
-      const path = '/via/api/v1/x?key=own&page_token=p&access_token=own&acme=own&signature=s';
-      const reply = await ask(path, { headers: { ...own, 'x-token': 'kept', 'x-plain': 'kept' } });
-      expect([whoMade(reply), arrivals[0]?.path]).toEqual([served, '/v1/x?page_token=p&signature=s']);
-      const headers = arrivals[0]?.headers;
-      expect(headers).toMatchObject({ [field]: 'injected', 'x-token': 'kept', 'x-plain': 'kept' });
-      expect(JSON.stringify(headers)).not.toContain('own');
-    },
-  );
-});
+test.each(['authorization', 'x-api-key', 'x-goog-api-key', 'x-shopify-access-token'])(
+  'the upstream’s credential in %s is the only one that goes upstream, from fields or query',
+  async (field) => {
+    const settings = `credential: { header: ${field}, value: "injected" }, credentialFields: [x-acme-secret, "query:acme", "-x-token"]`;
+    const { ask, arrivals } = await scripted(undefined, { upstreams: { api: settings } });
+    const carriers =
+      'authorization x-api-key api-key x-goog-api-key private-token x-auth-token sluice-upstream-authorization x-acme-secret';
+    const own = Object.fromEntries(carriers.split(' ').map((name) => [name, 'own']));
+    const path = '/via/api/v1/x?key=own&page_token=p&access_token=own&acme=own&signature=s';
+    const reply = await ask(path, { headers: { ...own, 'x-token': 'kept', 'x-plain': 'kept' } });
+    expect([whoMade(reply), arrivals[0]?.path]).toEqual([served, '/v1/x?page_token=p&signature=s']);
+    const headers = arrivals[0]?.headers;
+    expect(headers).toMatchObject({ [field]: 'injected', 'x-token': 'kept', 'x-plain': 'kept' });
+    expect(JSON.stringify(headers)).not.toContain('own');
+  },
+);
 
 describe('without a configured credential', () => {
   test('a client brings its own, in any field but that of its API key', async () => {
@@ -75,14 +73,10 @@ async function start(settings: string, { workspace = '' } = {}) {
     },
     { upstreams: { api: settings }, workspaces: { a: workspace, b: workspace, c: workspace } },
   );
-  const call = async (workspaceName: string, path: string, { headers, json }: Sending = {}) =>
-    whoMade(
-      await api.ask(`/via/api${path}`, {
-        workspace: workspaceName,
-        json,
-        headers: { prefer: 'wait=1', ...headers },
-      }),
-    );
+  const call = async (by: string, path: string, { headers, json }: Sending = {}) => {
+    const sending = { workspace: by, json, headers: { prefer: 'wait=1', ...headers } };
+    return whoMade(await api.ask(`/via/api${path}`, sending));
+  };
   return { ...api, call };
 }
 type Request = (value: string) => readonly [path: string, sending?: Sending];
@@ -94,9 +88,7 @@ describe('a client’s own credential', () => {
   test.each<[string, Request]>([
     ['authorization', field('authorization')],
     ['x-api-key', field('x-api-key')],
-
     ['the query member key', (value) => [`/v1/x?a=1&key=${value}`]],
-
     ['the query member acme, which the configuration names', (value) => [`/v1/x?acme=${value}`]],
   ])('that is throttled or without money stops no other in %s', async (_, request) => {
     const { call, arrivals } = await start(
@@ -136,34 +128,28 @@ describe('a client’s own credential', () => {
   });
 });
 
-describe('values that a client invents open new windows up to a bound, and share one beyond it:', () => {
-  const once = 'windows: [{ requests: 1, seconds: 3600 }]';
-  const injected =
-    'kind: language-model, limits: { requestsPerMinute: 1 }, credential: { header: x-api-key, value: "injected" }';
-  const ceilings = '    requestsPerMinute: none\n';
-  test.each<[string, string, Request]>([
-    ['a credential of its own', `speaks: { ${once} }`, field('x-api-key')],
-    ['a field', `speaks: { ${once}, bucketBy: [credential, "header:x-org"] }`, field('x-org')],
-    [
-      'a path segment',
-      `speaks: { ${once}, bucketBy: [credential, "path:/v1/{*}"] }`,
-      (value) => [`/v1/${value}`],
-    ],
-    [
-      'a body member',
-      `speaks: { ${once}, bucketBy: [credential, "body:/org"] }`,
-      (org) => ['/v1/x', { json: { org } }],
-    ],
-    [
-      'the models of an injected credential',
-      injected,
-      (model) => ['/v1/chat/completions', { json: { model, messages: [] } }],
-    ],
-  ])('%s', async (_, settings, request) => {
+const once = 'windows: [{ requests: 1, seconds: 3600 }]';
+const by = (word: string): string => `speaks: { ${once}, bucketBy: [credential, "${word}"] }`;
+const injected =
+  'kind: language-model, limits: { requestsPerMinute: 1 }, credential: { header: x-api-key, value: "injected" }';
+const ceilings = '    requestsPerMinute: none\n';
+test.each<[string, string, Request]>([
+  ['a credential of its own', `speaks: { ${once} }`, field('x-api-key')],
+  ['a field', by('header:x-org'), field('x-org')],
+  ['a path segment', by('path:/v1/{*}'), (value) => [`/v1/${value}`]],
+  ['a body member', by('body:/org'), (org) => ['/v1/x', { json: { org } }]],
+  [
+    'the models of an injected credential',
+    injected,
+    (model) => ['/v1/chat/completions', { json: { model, messages: [] } }],
+  ],
+])(
+  'values that a client invents open new windows up to a bound, and share one beyond it: %s',
+  async (_, settings, request) => {
     const { call, arrivals } = await start(`maxBuckets: 3, ${settings}`, { workspace: ceilings });
     for (let at = 0; at < 12; at += 1) await call('a', ...request(`invented-${at}`));
     expect(arrivals).toHaveLength(4);
     // They are one workspace's: another one has its own.
     expect(await call('b', ...request('of-b'))).toEqual(served);
-  });
-});
+  },
+);

@@ -1,9 +1,9 @@
 /** Who goes first: calls of a lane in order, one in flight on a commerce bucket, urgency, callers, workspaces, background. */
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { afterEach, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
 import { until } from '../support/until.ts';
 import { adminText, closeAll, highCeilings, many } from './world.ts';
-import { nonces, startWorld, tally, type Sending, type World } from './world.ts';
+import { nonces, startWorld, tally, type Sending } from './world.ts';
 
 afterEach(closeAll);
 
@@ -17,51 +17,31 @@ test('calls of a workspace on a commerce bucket go by urgency, and in their orde
   expect(nonces(log)).toEqual(['0a', '0b', '3a', '3b', '3c', '6a', '7a', '7b']);
 });
 
-describe('callers of a workspace', () => {
-  /** The order in which the shop sees these calls, which have waited. */
-  async function orderOf(
-    workspace: string,
-    of: (caller: string) => Sending,
-    meanwhile?: (world: World) => Promise<void>,
-  ): Promise<readonly string[]> {
-    const world = await startWorld({ workspaces: { acme: highCeilings + workspace } });
-    const line = ['loop1', 'loop2', 'loop3', 'loop4', 'loop5', 'ann1', 'ann2', 'bob1'];
-    const { log } = await world.behindOccupied(
-      line,
-      (name) => world.orders(name, of(name.slice(0, -1))),
-      () => meanwhile?.(world) ?? Promise.resolve(),
-    );
-    const { logs } = world.gateway;
-    expect(logs.some((text) => text.includes('"caller"'))).toBe(workspace !== '');
-    return nonces(log);
-  }
-  /** Each caller's calls in their order, and nobody's second call before everybody's first. */
-  function expectTurns(order: readonly string[]): void {
-    expect(order.filter((name) => name.startsWith('loop'))).toEqual(many(5, (at) => `loop${at + 1}`));
-    expect(order.slice(0, 3).toSorted()).toEqual(['ann1', 'bob1', 'loop1']);
-    expect(order.slice(3, 5).toSorted()).toEqual(['ann2', 'loop2']);
-  }
-  const byField = (caller: string): Sending => ({ headers: { 'x-agent': caller } });
-
-  test('take turns, as a field of their calls names them, and are shown as digests', async () => {
-    const order = await orderOf('    callers: { by: "header:x-agent" }\n', byField, async ({ gateway }) => {
-      const { workspaces } = JSON.parse(await adminText(gateway, '/activity')) as {
-        workspaces: { upstreams: { upstream: string; callers: { caller: string; waiting: number }[] }[] }[];
-      };
-      const shown = workspaces[0]?.upstreams.find(({ upstream }) => upstream === 'shop')?.callers ?? [];
-      expect(shown.map(({ waiting }) => waiting)).toEqual([5, 2, 1]);
-      for (const { caller } of shown) {
-        expect(caller).toMatch(/^c_[0-9a-f]{16}$/);
-        expect(await adminText(gateway, '/metrics')).not.toContain(caller);
-      }
-    });
-    expectTurns(order);
-  });
-
-  test('take turns, as a member of their bodies names them', async () => {
-    const by = '    callers: { by: "body:/user/id" }\n';
-    expectTurns(await orderOf(by, (caller) => ({ json: { user: { id: caller } } })));
-  });
+test.each<[string, string, (caller: string) => Sending]>([
+  ['a field', 'header:x-agent', (caller) => ({ headers: { 'x-agent': caller } })],
+  ['a member of the body', 'body:/user/id', (caller) => ({ json: { user: { id: caller } } })],
+])('callers, as %s of their calls names them, take turns, and are shown as digests', async (_, by, of) => {
+  const world = await startWorld({ workspaces: { acme: `${highCeilings}    callers: { by: "${by}" }\n` } });
+  const { gateway, orders, behindOccupied } = world;
+  const shownAsDigests = async (): Promise<void> => {
+    const { workspaces } = JSON.parse(await adminText(gateway, '/activity')) as {
+      workspaces: { upstreams: { upstream: string; callers: { caller: string; waiting: number }[] }[] }[];
+    };
+    const shown = workspaces[0]?.upstreams.find(({ upstream }) => upstream === 'shop')?.callers ?? [];
+    expect(shown.map(({ waiting }) => waiting)).toEqual([5, 2, 1]);
+    for (const { caller } of shown) {
+      expect(caller).toMatch(/^c_[0-9a-f]{16}$/);
+      expect(await adminText(gateway, '/metrics')).not.toContain(caller);
+    }
+  };
+  const line = ['loop1', 'loop2', 'loop3', 'loop4', 'loop5', 'ann1', 'ann2', 'bob1'];
+  const send = (name: string) => orders(name, of(name.slice(0, -1)));
+  const order = nonces((await behindOccupied(line, send, shownAsDigests)).log);
+  expect(gateway.logs.some((text) => text.includes('"caller"'))).toBe(true);
+  // Each caller's calls in their order, and nobody's second call before everybody's first.
+  expect(order.filter((name) => name.startsWith('loop'))).toEqual(line.slice(0, 5));
+  expect(order.slice(0, 3).toSorted()).toEqual(['ann1', 'bob1', 'loop1']);
+  expect(order.slice(3, 5).toSorted()).toEqual(['ann2', 'loop2']);
 });
 
 test('beside a workspace for which a hundred calls wait, the share of another one follows its weight', async () => {

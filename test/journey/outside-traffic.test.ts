@@ -1,8 +1,8 @@
 import { afterEach, expect, test } from '@jest/globals';
-import { startWorld, tally, type World } from './world.ts';
+import { closeAll, startWorld, tally, type World } from './world.ts';
 
 let world: World;
-afterEach(() => world.close());
+afterEach(closeAll);
 
 /** Calls on the wire when a `Retry-After` was sent could not know of it; what comes later broke it. */
 const onTheWireMs = 25;

@@ -155,26 +155,16 @@ describe('a breaker answers with the type and the code of the provider’s own e
   afterAll(() => redis.stop());
 
   const secret = 'insufficient credits, free text of the upstream';
-  const said = (type: string | null, code: unknown, more = {}) => ({
-    error: { message: secret, type, code, ...more },
-  });
+  const said = (type: string, code?: string) => ({ error: { message: secret, type, code } });
   const day = {
     status: 'RESOURCE_EXHAUSTED',
     details: [{ violations: [{ quotaId: 'RequestsPerDayPerProject' }] }],
   };
-  const [quota] = ['insufficient_quota', 'billing_not_active', 'billing_hard_limit_reached'];
+  const quota = 'insufficient_quota';
   const unknown = ['invalid_request_error', 'upstream_refused'] as const;
   test.each<[string, number, object, string, unknown]>([
     ['OpenAI', 429, said(quota, quota), quota, quota],
-
-    [
-      'Anthropic',
-      402,
-      { type: 'error', error: { type: 'billing_error', message: secret } },
-      'billing_error',
-      null,
-    ],
-
+    ['Anthropic', 402, { type: 'error', ...said('billing_error', undefined) }, 'billing_error', null],
     ['Google, a spent day', 429, { error: { code: 429, message: secret, ...day } }, day.status, 429],
     ['inside a 200', 200, said(quota, quota), quota, quota],
     ['unknown words', 402, said(`${secret} as type`, `${secret} as code`), ...unknown],

@@ -5,12 +5,7 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
 import { mountSecret, type MountedSecret } from '../support/mounted-secret.ts';
-import {
-  startTokenEndpoint,
-  type Manner,
-  type TokenEndpoint,
-  type TokenEndpointOptions,
-} from '../support/token-endpoint.ts';
+import { startTokenEndpoint, type Manner, type TokenEndpointOptions } from '../support/token-endpoint.ts';
 import { until } from '../support/until.ts';
 import { scripted } from './scripted.ts';
 import { adminText, bucketsOf, closeAll, many, maxInFlight, metric } from './world.ts';
@@ -31,12 +26,8 @@ const oauth = (url: string, more = ''): string =>
 /** The shop takes the tokens that the endpoint has issued and that have not ended. The first request for one comes after `before`. */
 async function startShop(
   options: TokenEndpointOptions = {},
-  {
-    more = {},
-    field = '',
-    before = [],
-  }: { more?: WorldOptions; field?: string; before?: readonly Manner[] } = {},
-): Promise<TokenEndpoint> {
+  { field = '', before = [], ...more }: WorldOptions & { field?: string; before?: readonly Manner[] } = {},
+) {
   const clocked = more.clock === undefined ? {} : { clock: more.clock };
   const onChange = (valid: readonly string[]) => world.shop.configure({ stores: stores(valid) });
   const endpoint = await startTokenEndpoint({ ...options, ...clocked, onChange });
@@ -48,6 +39,8 @@ async function startShop(
 }
 const reads = (count: number, sending = {}): Promise<Reply[]> =>
   Promise.all(many(count, (at) => world.orders(at, sending)));
+const renewals = (outcome: string): Promise<number> =>
+  metric(world.gateway, `sluice_credential_renewals_total{upstream="shop",outcome="${outcome}"}`);
 const unavailable = (detail: unknown = expect.any(String)) => ({
   status: 502,
   error: 'credential_unavailable',
@@ -60,25 +53,15 @@ describe('a token of an OAuth client', () => {
     expect(tally(await reads(20))).toEqual({ 200: 20 });
     const body = 'grant_type=client_credentials&client_id=client-sim&client_secret=secret-of-the-client';
     expect([tokens.requests.map((request) => request.body), tokens.maxAtOnce]).toEqual([[body], 1]);
-    expect(
-      await metric(world.gateway, 'sluice_credential_renewals_total{upstream="shop",outcome="renewed"}'),
-    ).toBe(1);
-    expect(await metric(world.gateway, 'sluice_credential_expires_seconds{upstream="shop"}')).toBeGreaterThan(
-      3_500,
-    );
+    expect(await renewals('renewed')).toBe(1);
+    const expires = await metric(world.gateway, 'sluice_credential_expires_seconds{upstream="shop"}');
+    expect(expires).toBeGreaterThan(3_500);
   });
 
   test('of 5 s is renewed under load: no call fails, and one call is in flight across every renewal', async () => {
-    const { issued } = await startShop(
-      { lifeSeconds: 5 },
-      {
-        // A little below what the shop allows: the clock runs five times as fast, and so do delays.
-        more: {
-          clock: fastClock(5),
-          shopLimits: 'bucket: { capacity: 36, leakPerSecond: 1.8 }, learn: false',
-        },
-      },
-    );
+    // A little below what the shop allows: the clock runs five times as fast, and so do delays.
+    const shopLimits = 'bucket: { capacity: 36, leakPerSecond: 1.8 }, learn: false';
+    const { issued } = await startShop({ lifeSeconds: 5 }, { clock: fastClock(5), shopLimits });
     // About 20 s of its time.
     expect(tally(await reads(72, { headers: { prefer: 'wait=100' } }))).toEqual({ 200: 72 });
     const { log } = world.shop;
@@ -137,9 +120,7 @@ test('a refresh token that has ended refuses calls with the reason, and the next
   const ended = expect.stringMatching(/authorize the client again .* to its file \(grant_ended\)/);
   expect(await world.orders(0)).toMatchObject(unavailable(ended));
   const { gateway } = world;
-  expect(
-    await metric(gateway, 'sluice_credential_renewals_total{upstream="shop",outcome="grant_ended"}'),
-  ).toBe(1);
+  expect(await renewals('grant_ended')).toBe(1);
   await writeFile(file, `${tokens.authorize()}\n`);
   await until(() => tokens.issued.length === 1);
   expect([tally(await reads(5)), tokens.requests.length]).toEqual([{ 200: 5 }, 2]);
@@ -152,31 +133,29 @@ test('a refresh token that has ended refuses calls with the reason, and the next
   expect([...said, await adminText(gateway, '/metrics')].join()).not.toContain('canary');
 });
 
-describe('when the token endpoint', () => {
-  test.each<[string, Manner, string]>([
-    ['hangs', { kind: 'hang' }, 'timeout'],
-    ['fails', { kind: 'answer', status: 503, body: '' }, 'throttled'],
-    ['lies', { kind: 'answer', status: 200, body: '{"access_token":"canary of a lie\\n"}' }, 'invalid'],
-    ['is down', { kind: 'cut' }, 'unreachable'],
-    [
-      'does not know the client',
-      { kind: 'answer', status: 400, body: '{"error":"invalid_client"}' },
-      'refused',
-    ],
-  ])(
-    '%s for longer than a call can wait, the call gets 502 with the class of the reason',
-    async (_, manner, fault) => {
-      const { url } = await startShop({}, { before: [manner] });
-      const reply = await world.orders(1, { headers: { prefer: 'wait=1' } });
-      expect(reply).toMatchObject(unavailable(expect.stringContaining(`(${fault})`)));
-      expect(world.shop.log).toEqual([]);
-      const seen = [await adminText(world.gateway, '/metrics'), ...world.gateway.logs, reply.text].join('\n');
-      for (const secret of ['secret-of-the-client', 'canary', 'client-sim', url])
-        expect(seen).not.toContain(secret);
-      if (fault !== 'timeout') expect(seen).toContain(`outcome="${fault}"} `);
-    },
-  );
-});
+test.each<[string, Manner, string]>([
+  ['hangs', { kind: 'hang' }, 'timeout'],
+  ['fails', { kind: 'answer', status: 503, body: '' }, 'throttled'],
+  ['lies', { kind: 'answer', status: 200, body: '{"access_token":"canary of a lie\\n"}' }, 'invalid'],
+  ['is down', { kind: 'cut' }, 'unreachable'],
+  [
+    'does not know the client',
+    { kind: 'answer', status: 400, body: '{"error":"invalid_client"}' },
+    'refused',
+  ],
+])(
+  'when the token endpoint %s for longer than a call can wait, the call gets 502 with the class of the reason',
+  async (_, manner, fault) => {
+    const { url } = await startShop({}, { before: [manner] });
+    const reply = await world.orders(1, { headers: { prefer: 'wait=1' } });
+    expect(reply).toMatchObject(unavailable(expect.stringContaining(`(${fault})`)));
+    expect(world.shop.log).toEqual([]);
+    const seen = [await adminText(world.gateway, '/metrics'), ...world.gateway.logs, reply.text].join('\n');
+    for (const secret of ['secret-of-the-client', 'canary', 'client-sim', url])
+      expect(seen).not.toContain(secret);
+    if (fault !== 'timeout') expect(seen).toContain(`outcome="${fault}"} `);
+  },
+);
 
 describe('a credential in a file', () => {
   let secret: MountedSecret;

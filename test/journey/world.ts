@@ -29,11 +29,8 @@ export interface WorldOptions {
   /** Further keys of each upstream, YAML lines indented by four blanks. */
   readonly modelMore?: string;
   readonly shopMore?: string;
-  /** Further upstreams, YAML indented by two blanks. */
-  readonly upstreams?: string;
   /** YAML of each workspace beside `keys`, indented by four blanks. Default: `acme` with ceilings out of the way. */
   readonly workspaces?: Readonly<Record<string, string>>;
-  readonly server?: string;
 }
 
 export interface Sending {
@@ -78,10 +75,8 @@ export async function startWorld(options: WorldOptions = {}) {
     clock,
     upstreams:
       upstream('openai', 'language-model', modelUrl, bearer, modelLimits, modelMore) +
-      upstream('shop', 'commerce', shopUrl, token, shopLimits, shopMore) +
-      (options.upstreams ?? ''),
+      upstream('shop', 'commerce', shopUrl, token, shopLimits, shopMore),
     workspaces: options.workspaces ?? { acme: highCeilings },
-    ...(options.server === undefined ? {} : { server: options.server }),
   });
 
   /** Sends a call of a workspace and reads the whole response. */
@@ -114,8 +109,7 @@ export async function startWorld(options: WorldOptions = {}) {
       const isSo = sum(all.map((each) => each.waiting)) === waiting;
       return isSo && (inFlight === undefined || sum(all.map((each) => each.inFlight)) === inFlight);
     });
-  let closing: Promise<void> | null = null;
-  const end = async (): Promise<void> => {
+  opened.push(async () => {
     await gateway.close();
     await model.close();
     await shop.close();
@@ -123,9 +117,7 @@ export async function startWorld(options: WorldOptions = {}) {
     expect(gateway.logs.filter((line) => line.includes('"level":"error"'))).toEqual([]);
     const seen = JSON.stringify([...model.log, ...shop.log]);
     expect(Object.values(gateway.keys).filter((key) => seen.includes(key))).toEqual([]);
-  };
-  const close = (): Promise<void> => (closing ??= end());
-  opened.push(close);
+  });
 
   return {
     clock,
@@ -147,8 +139,7 @@ export async function startWorld(options: WorldOptions = {}) {
       }),
     orders,
     /** One GraphQL document. */
-    graphql: (query: string, { variables, ...sending }: Sending & { readonly variables?: unknown } = {}) =>
-      call('/via/shop/admin/api/2026-10/graphql.json', { json: { query, variables }, ...sending }),
+    graphql: (query: string) => call('/via/shop/admin/api/2026-10/graphql.json', { json: { query } }),
     occupy,
     /** Sends these calls behind an occupied shop, each when the one before it waits, and lets them go. */
     async behindOccupied(
@@ -168,7 +159,6 @@ export async function startWorld(options: WorldOptions = {}) {
       return { replies: await Promise.all(calls), log: shop.log.slice(from) };
     },
     settled,
-    close,
   };
 }
 
@@ -241,11 +231,7 @@ export async function logged(
 export function refuseOnce(
   upstream: Pick<LanguageModelSimulator, 'fault'>,
   headers: Readonly<Record<string, string>>,
-  more: {
-    readonly times?: number;
-    readonly match?: { readonly model: string };
-    readonly body?: unknown;
-  } = {},
+  more: { readonly times?: number; readonly match?: { readonly model: string } } = {},
 ): void {
   const error = { message: 'Rate limit reached', type: 'requests', code: 'rate_limit_exceeded' };
   upstream.fault({ kind: 'answer', status: 429, headers, body: { error }, ...more });
