@@ -20,9 +20,6 @@ const kinds = new Map([
   ['STATWATCHER', 'file watcher'],
 ]);
 
-/** Measures the memory of its own process, to which the check would add. */
-const unchecked = 'test/privacy/label-cap-memory.test.ts';
-
 /** For how long what is being closed may take to close, after the last hook of the file. */
 const defaultGraceMs = 2_000;
 const pauseMs = 10;
@@ -30,7 +27,6 @@ const framesKept = 30;
 
 export default class LeakCheck extends TestEnvironment {
   #graceMs;
-  #isUnchecked;
   #open = new Map();
   /** Asked after the last hook: what else is open, in words. `open-calls.ts` finds it as a global of the test file. */
   #leftOpen = [];
@@ -49,13 +45,11 @@ export default class LeakCheck extends TestEnvironment {
 
   constructor(config, context) {
     super(config, context);
-    this.#isUnchecked = context.testPath.endsWith(unchecked);
     this.#graceMs = config.projectConfig.testEnvironmentOptions.graceMs ?? defaultGraceMs;
   }
 
   async setup() {
     await super.setup();
-    if (this.#isUnchecked) return;
     this.#hook.enable();
     this.global[Symbol.for('sluice.leak-check')] = {
       testName: () => this.#testName,
