@@ -109,7 +109,7 @@ export class RedisCeilings {
 
 // The windows: the sliding log of `ceiling.policy.ts` on Redis behind rate-limiter-flexible's own API, whose `consume` resolves while slots are
 // left and rejects otherwise. `_upsert` and `_getRateLimiterRes` are methods of the library that a store overrides. They are private, so the
-// library's version is pinned and `test/limiter/contract.ts` checks its behaviour. Its insurance limiter is not used (`ceiling-store.ts`).
+// library's version is pinned and `test/limiter/stores.test.ts` checks its behaviour. Its insurance limiter is not used (`ceiling-store.ts`).
 // One script call takes a slot of the minute and of the day's fixed window together; a refusal writes nothing (11).
 
 export const daySeconds = 86_400;
