@@ -67,9 +67,7 @@ describe('beside an injected credential', () => {
   });
   test.each(['k%65y', '%6bey', 'KEY', 'api%5Fkey'])(
     'a name written as %s is read as the upstream reads it',
-    (name) => {
-      expect(withoutCredentials(`/a?${name}=own`, usualCarriers)).toBe('/a');
-    },
+    (name) => expect(withoutCredentials(`/a?${name}=own`, usualCarriers)).toBe('/a'),
   );
   test.each(['page_token', 'pageToken', 'next_token', 'monkey', 'keys', 'keyword', 'authuser', 'author', 'sig',
     'signature', 'appid', 'idempotency_key', '%zz', 'cursor'])(
@@ -84,13 +82,11 @@ describe('beside an injected credential', () => {
     expect(withoutCredentials(path, readCarriers(['query:key'], 'commerce'))).toBe(
       '/metafields.json?namespace=n&token=t',
     );
-    for (const kind of ['generic', 'language-model'] as const) {
+    for (const kind of ['generic', 'language-model'] as const)
       expect(withoutCredentials(path, readCarriers([], kind))).toBe('/metafields.json?namespace=n');
-    }
   });
-  test('a path is left as it is, whatever is in it', () => {
-    expect(withoutCredentials('/key=1/token=2&key=3', usualCarriers)).toBe('/key=1/token=2&key=3');
-  });
+  test('a path is left as it is, whatever is in it', () =>
+    expect(withoutCredentials('/key=1/token=2&key=3', usualCarriers)).toBe('/key=1/token=2&key=3'));
 });
 
 describe('the account of a credential that the client brings', () => {
@@ -121,9 +117,7 @@ describe('the account of a credential that the client brings', () => {
     ])
       expect(new Set(tokens.map((token) => of(`${scheme} ${token}`))).size).toBe(tokens.length);
   });
-  test.each(others)('is not named by %s', (name) => {
-    expect(account({ rawFields: [name, 'x'] })).toBeNull();
-  });
+  test.each(others)('is not named by %s', (name) => expect(account({ rawFields: [name, 'x'] })).toBeNull());
   test('is not named by an empty value, nor by a key of Sluice', () => {
     const key = `slc_acme1_${'k'.repeat(43)}`;
     expect(
@@ -167,9 +161,8 @@ describe('the account of a credential that the client brings', () => {
     const both = account({ rawFields: ['x-auth-token', 'b'], pathAndQuery: '/?api_key=a' });
     expect(account({ pathAndQuery: '/?api_key=a%0Ax-auth-token%0Ab' })).not.toBe(both);
     const carriers = readCarriers(['account', 'workspace'], 'generic');
-    for (const name of ['account', 'workspace']) {
+    for (const name of ['account', 'workspace'])
       expect(account({ rawFields: [name, 'acme'], carriers })).not.toBe(`${name}\nacme`);
-    }
   });
 
   const signed: readonly (readonly [string, (nonce: string, who: string) => Partial<CarryingRequest>])[] = [

@@ -50,9 +50,7 @@ describe('the estimated tokens of a call', () => {
     ['a picture of unknown form', chatPath, say([{ type: 'text', text: x(4) }, { blob: x(20_000) }]), 769],
     ['a file in lines', chatPath, say([{ source: { data: `${x(76)}\r\n`.repeat(200) } }]), 768],
     ['nothing that is nested too deeply', chatPath, deep, 3],
-  ])('are %s: %s', (_, path, body, expected) => {
-    expect(tokens(post(path, body))).toBe(expected);
-  });
+  ])('are %s: %s', (_, path, body, expected) => expect(tokens(post(path, body))).toBe(expected));
 
   test('come with the pictures', () => {
     const input = [{ role: 'user', content: [{ type: 'input_image', image_url: png }] }];
@@ -244,9 +242,7 @@ describe('a call for images', () => {
 
   test.each(['', '--b0', '--b0\r\nrubbish\r\n--b0--', 'no boundary at all'])(
     'is one for the form %j',
-    (body) => {
-      expect(edit(body)).toMatchObject({ model: null, costs: { requests: 1, images: 1 } });
-    },
+    (body) => expect(edit(body)).toMatchObject({ model: null, costs: { requests: 1, images: 1 } }),
   );
 
   test('is none with a form for another purpose', () => {
@@ -278,9 +274,7 @@ describe('the model of a call', () => {
     ['/v1/realtime/calls?model=m-2', 'm-2'],
     ['/models/chat/completions?api-version=1', null],
     ['/openai/deployments/a%/embeddings', 'a%'],
-  ])('is read from %s', (path, model) => {
-    expect(post(path, {}).model).toBe(model);
-  });
+  ])('is read from %s', (path, model) => expect(post(path, {}).model).toBe(model));
 
   test.each<[string, unknown, string | null]>([
     ['/openai/deployments/my%2Dgpt/chat/completions?api-version=1', { model: 'other' }, 'my-gpt'],
@@ -327,9 +321,7 @@ describe('the model of a call', () => {
     ['damaged', 'gzip', gzipSync(document).subarray(0, 20)],
     ['more than 4 MiB', 'gzip', bomb],
     ['in two codings', 'gzip, gzip', gzipSync(gzipSync(document))],
-  ])('is unknown where its body is %s', (_, coding, body) => {
-    expect(coded(coding, body).model).toBeNull();
-  });
+  ])('is unknown where its body is %s', (_, coding, body) => expect(coded(coding, body).model).toBeNull());
 
   test.each([
     ['claude-opus-4-5', 'claude-opus-4.x'],
@@ -367,9 +359,8 @@ describe('the estimate of an unreadable body', () => {
     expect(post(chatPath, body)).toMatchObject({ model: null, costs: { requests: 1 } });
   });
 
-  test('is one request for a body of another type', () => {
-    expect(called('/v1/files', { body: x(100), type: 'text/plain' }).costs).toEqual({ requests: 1 });
-  });
+  test('is one request for a body of another type', () =>
+    expect(called('/v1/files', { body: x(100), type: 'text/plain' }).costs).toEqual({ requests: 1 }));
 });
 
 describe('the estimate of a very large body', () => {

@@ -50,17 +50,13 @@ describe('a call that asks for another method than its own', () => {
     { fields: override('HEAD') },
     { method: 'PUT', path: '/a?_method=GET' },
     { method: 'POST', fields: override('GET') },
-  ])('may not run twice where either may not: %j', (asked) => {
-    expect(asks(asked)).toEqual(acts);
-  });
+  ])('may not run twice where either may not: %j', (asked) => expect(asks(asked)).toEqual(acts));
 
   test.each<Asked & { path?: string }>([
     { path: '/a?payment_method=POST&method=flickr.photos.search' },
     { path: '/a_method=POST?x=%20' },
     { fields: ['X-Payment-Method', 'card', 'Access-Control-Request-Method', 'POST'] },
-  ])('is no call that only names some method: %j', (asked) => {
-    expect(asks(asked)).toEqual(read);
-  });
+  ])('is no call that only names some method: %j', (asked) => expect(asks(asked)).toEqual(read));
 });
 
 describe('the description of a commerce call', () => {
@@ -131,9 +127,8 @@ describe('the description of a commerce call', () => {
     expect([storefront.safe, storefront.costs]).toEqual([true, {}]);
   });
 
-  test('reads a document sent as application/graphql', () => {
-    expect(commerce('/admin/api/graphql.json', '{ a }', { type: 'application/graphql' }).safe).toBe(true);
-  });
+  test('reads a document sent as application/graphql', () =>
+    expect(commerce('/admin/api/graphql.json', '{ a }', { type: 'application/graphql' }).safe).toBe(true));
 });
 
 describe('repeating a POST to a language model', () => {
@@ -165,9 +160,7 @@ describe('repeating a POST to a language model', () => {
     ...words('/v1/vector_stores/v1/files /v1/containers /v1/conversations /v1/evals/e1/runs'),
     ...words('/v1beta/cachedContents /v1beta/tunedModels /v1beta/models/gemini-2.5-pro:batchGenerateContent'),
     ...words(`${project}/tuningJobs ${project}/batchPredictionJobs`),
-  ])('creates another one: %s', (path) => {
-    expect(post(path, {}).onlyCosts).toBe(false);
-  });
+  ])('creates another one: %s', (path) => expect(post(path, {}).onlyCosts).toBe(false));
 
   test.each([
     ['', null],

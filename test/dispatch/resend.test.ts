@@ -88,13 +88,12 @@ describe.each(names)('a %s', (name) => {
   /** Repeating a model's call costs money, but changes nothing: its client decides. */
   const ofUnknownFate = isRepeated || call.onlyCosts ? null : false;
 
-  test('is sent again after the wait of a refusal, which closes the bucket until then', () => {
+  test('is sent again after the wait of a refusal, which closes the bucket until then', () =>
     expect(decide(name, rate(1_234))).toMatchObject({
       kind: 'resend',
       notBeforeMs: 1_234,
       ...closing(1_234),
-    });
-  });
+    }));
 
   test('is passed on where it has not that long, and the bucket is closed all the same', () => {
     expect(decide(name, rate(5_000), { remainingMs: 4_999 })).toEqual({ ...passed(null), ...closing(5_000) });

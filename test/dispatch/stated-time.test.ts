@@ -34,9 +34,7 @@ describe('the parser of durations', () => {
     ['P1DT2H', 93_600_000],
     ['00:01:30', 90_000],
     ['00:00:27.5', 27_500],
-  ] as const)('reads %s as %d ms', (text, ms) => {
-    expect(durationMs(text)).toBe(ms);
-  });
+  ] as const)('reads %s as %d ms', (text, ms) => expect(durationMs(text)).toBe(ms));
 
   // ISO 8601 has months, which have no length.
   const iso = ['P1M', 'PT', 'P', 'PTS'];
@@ -84,9 +82,7 @@ describe('the parser of instants', () => {
     ['2026-03-26T16:00Z', Date.UTC(2026, 2, 26, 16)],
     ['2026-03-26T16:00+02:00', Date.UTC(2026, 2, 26, 14)],
     ['2026-09-27T07:08:00.250+02:00', Date.UTC(2026, 8, 27, 5, 8, 0, 250)],
-  ])('reads %s without seconds or with a part of one', (text, ms) => {
-    expect(instantMs(text)).toBe(ms);
-  });
+  ])('reads %s without seconds or with a part of one', (text, ms) => expect(instantMs(text)).toBe(ms));
 
   test('agrees with the calendar of the runtime for every instant of four centuries', () => {
     const instants = fc.integer({ min: Date.UTC(1800, 0, 1) / 1_000, max: Date.UTC(2199, 11, 31) / 1_000 });
@@ -106,9 +102,7 @@ describe('the parser of instants', () => {
     'Sun, 06 Nov 1994 08:49:37',
     'Sun, 06 Nov 1994 08:49:37 CEST',
     '2026-01-01',
-  ])('refuses %s', (text) => {
-    expect(instantMs(text)).toBeNull();
-  });
+  ])('refuses %s', (text) => expect(instantMs(text)).toBeNull());
 });
 
 describe('the parser of stated times', () => {
@@ -127,14 +121,10 @@ describe('the parser of stated times', () => {
     [String(now / 1_000 + 7), 7_000],
     [String(now + 7), 7],
     [String(now / 1_000 - 7), -7_000],
-  ])('reads %s as %d ms', (value, ms) => {
-    expect(leftMs(value)).toBe(ms);
-  });
+  ])('reads %s as %d ms', (value, ms) => expect(leftMs(value)).toBe(ms));
 
   const none = ['-1', '', 'oops', '1, 2', '12,34', 'NaN', 'Infinity', '1e-5', '2026-09-01', '9'.repeat(400)];
-  test.each(none)('finds no information in %p', (value) => {
-    expect(leftMs(value)).toBeNull();
-  });
+  test.each(none)('finds no information in %p', (value) => expect(leftMs(value)).toBeNull());
 
   test.each([-90_000, 90_000])(
     'measures instants from that of the response: a skew of %d ms does not matter',

@@ -32,11 +32,7 @@ export const noTelemetry: Telemetry = {
   reload: nothing,
   observe: nothing,
   live: () => [],
-  limiterHealth: () => ({
-    mode: null,
-    modeSince: 0,
-    redisMs: null,
-  }),
+  limiterHealth: () => ({ mode: null, modeSince: 0, redisMs: null }),
   configuration: () => ({ inForceSince: 0, refused: null }),
   log: { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing },
 };

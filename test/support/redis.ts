@@ -53,9 +53,7 @@ export async function startRedis({
     const child = spawn(
       binary,
       [...private_, ...forgetful, ...(typeof args === 'function' ? args(port) : args)],
-      {
-        stdio: ['ignore', 'pipe', 'pipe'],
-      },
+      { stdio: ['ignore', 'pipe', 'pipe'] },
     );
     try {
       await ready(child);

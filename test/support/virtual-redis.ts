@@ -53,13 +53,7 @@ export class VirtualRedis {
   /** @param originMs what the clock of Redis shows at the beginning */
   constructor(originMs = 0) {
     const ignore = (): void => {};
-    const watch = {
-      applied: ignore,
-      slotTaken: ignore,
-      slotReturned: ignore,
-      lost: ignore,
-      reach: ignore,
-    };
+    const watch = { applied: ignore, slotTaken: ignore, slotReturned: ignore, lost: ignore, reach: ignore };
     const publish = (channel: string, text: string): void => {
       for (const hear of this.#channels.get(channel) ?? []) hear(text);
     };

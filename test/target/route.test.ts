@@ -99,7 +99,5 @@ describe('the loop check of Via fields', () => {
     [['X-Via', '1.1 sluice'], false],
     [['X', 'via', 'Y', '1.1 sluice'], false],
     [[], false],
-  ])('returns, for %j, %s', (fields, expected) => {
-    expect(passedThrough(fields)).toBe(expected);
-  });
+  ])('returns, for %j, %s', (fields, expected) => expect(passedThrough(fields)).toBe(expected));
 });

@@ -115,9 +115,7 @@ describe('the query that carries the target', () => {
     ['/proxy?target=https://api.shop.example/x?y=1', '/x?y=1'],
     ['/proxy?target=https%3A%2F%2Fapi.shop.example%2Fx%3Fa%3D1%26b%3D2', '/x?a=1&b=2'],
     ['/proxy?target=https%3A%2F%2Fapi.shop.example%2Fa+b%2Bc%2520d', '/a+b+c%20d'],
-  ])('is read from %j as %s', (rawUrl, expected) => {
-    expect(code(rawUrl)).toBe(expected);
-  });
+  ])('is read from %j as %s', (rawUrl, expected) => expect(code(rawUrl)).toBe(expected));
 });
 
 describe('the decision about a target', () => {
@@ -185,9 +183,8 @@ describe('the decision about a target', () => {
         fc.string({ unit: 'binary', maxLength: 60 }),
         fc.constantFrom('proxy', 'via'),
         (text, form) => {
-          for (const rawUrl of [text, `/proxy?target=${text}`, `/via/shop${text}`, `/via/${text}`]) {
+          for (const rawUrl of [text, `/proxy?target=${text}`, `/via/shop${text}`, `/via/${text}`])
             decideTarget({ form, rawUrl }, index, everybody);
-          }
         },
       ),
       { numRuns: 2000 },
@@ -226,17 +223,14 @@ describe('the upstream of a target', () => {
     ['http://[0::1]:9001/', 'target_invalid'],
     ['http://127.0.0.1/', 'target_forbidden'],
     ['http://plain.example/', 'target_forbidden'],
-  ])('is, for %s, %s', (target, expected) => {
-    expect(find(target)).toBe(expected);
-  });
+  ])('is, for %s, %s', (target, expected) => expect(find(target)).toBe(expected));
   test('is never one whose wildcard would match an address', () => {
     const odd = byName(upstreamSettings('odd', ['https://*.0.0.1']));
     const rawUrl = '/proxy?target=https%3A%2F%2F127.0.0.1%2F';
     expect(decideTarget({ form: 'proxy', rawUrl }, odd, everybody).kind).toBe('refused');
   });
-  test('is not one with a wildcard when the exact entry is forbidden to the workspace', () => {
-    expect(find('https://api.shop.example/', ({ name }) => name === 'stores')).toBe('target_forbidden');
-  });
+  test('is not one with a wildcard when the exact entry is forbidden to the workspace', () =>
+    expect(find('https://api.shop.example/', ({ name }) => name === 'stores')).toBe('target_forbidden'));
   test('is, among equal entries, one that the workspace may use', () => {
     expect(find('https://twin.example/', ({ name }) => name === 'two')).toBe('two https://twin.example');
     expect(find('https://twin.example/', () => false)).toBe('target_forbidden');
@@ -296,15 +290,11 @@ describe('a /via/ path', () => {
     ['/via/mixed/b.example:8443/x', 'mixed https://b.example:8443 /x'],
     ['/via/mixed/s.c.example/x', 'mixed https://s.c.example:8443 /x'],
     ['/via/mixed/x.example/x', 'target_forbidden'],
-  ])('is resolved: %s leads to %s', (rawUrl, expected) => {
-    expect(via(rawUrl)).toBe(expected);
-  });
-  test('to an upstream that the workspace may not use is refused like one to an unknown upstream', () => {
-    expect(via('/via/shop/x', () => false)).toBe('target_forbidden');
-  });
-  test('of more than 8 KiB is too long', () => {
-    expect(via(`/via/shop/${'a'.repeat(9000)}`)).toBe('target_too_long');
-  });
+  ])('is resolved: %s leads to %s', (rawUrl, expected) => expect(via(rawUrl)).toBe(expected));
+  test('to an upstream that the workspace may not use is refused like one to an unknown upstream', () =>
+    expect(via('/via/shop/x', () => false)).toBe('target_forbidden'));
+  test('of more than 8 KiB is too long', () =>
+    expect(via(`/via/shop/${'a'.repeat(9000)}`)).toBe('target_too_long'));
   test('passes what follows the upstream byte for byte, or is refused', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary-ascii', maxLength: 30 }), (text) => {

@@ -33,9 +33,7 @@ describe('the call-limit field', () => {
 
   test.each(['', '40', '1/0', 'a/b', '-1/40', '1/40/2', '1.5/40'])(
     'teaches nothing when it says %p',
-    (said) => {
-      expect(rest(200, { [field]: said }).meters).toEqual([]);
-    },
+    (said) => expect(rest(200, { [field]: said }).meters).toEqual([]),
   );
 });
 
@@ -58,11 +56,8 @@ describe('a refusal', () => {
     expect(rest(status).throttle).toEqual({ kind: 'overload', waitMs: null });
   });
 
-  test.each([200, 303, 400, 404, 422, 500, 502, 504])(
-    'is not seen in a response with status %d',
-    (status) => {
-      expect(rest(status).throttle).toBeNull();
-    },
+  test.each([200, 303, 400, 404, 422, 500, 502, 504])('is not seen in a response with status %d', (status) =>
+    expect(rest(status).throttle).toBeNull(),
   );
 });
 
@@ -90,9 +85,7 @@ describe('GraphQL cost', () => {
 
   test.each(['', '"cost":', '"cost":{', '"cost":{"throttleStatus":{}}', '"cost"'.repeat(5_000)])(
     'teaches nothing when the body ends in %.20p',
-    (text) => {
-      expect(costFromTail(text)).toEqual({ meters: [], throttle: null });
-    },
+    (text) => expect(costFromTail(text)).toEqual({ meters: [], throttle: null }),
   );
 
   test.each([
@@ -108,9 +101,8 @@ describe('GraphQL cost', () => {
 
   test.each([1e-9, Number.MIN_VALUE])(
     'drains within a day, even where it is restored by %d a second',
-    (restored) => {
-      expect(graphql({ extensions: status(1_000, 0, restored) }).meters).toMatchObject([{ windowMs: dayMs }]);
-    },
+    (restored) =>
+      expect(graphql({ extensions: status(1_000, 0, restored) }).meters).toMatchObject([{ windowMs: dayMs }]),
   );
 
   test('is no more than a full bucket', () => {
@@ -139,9 +131,7 @@ describe('a GraphQL refusal', () => {
       permanent('max_cost'),
     ],
     ['is no other error', { errors: [{ message: 'Field does not exist' }] }, null],
-  ])('%s: %j', (_, body, throttle) => {
-    expect(graphql(body).throttle).toEqual(throttle);
-  });
+  ])('%s: %j', (_, body, throttle) => expect(graphql(body).throttle).toEqual(throttle));
 
   test.each<[unknown, number | null]>([
     [{ extensions }, 5_000],

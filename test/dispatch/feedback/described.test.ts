@@ -119,9 +119,7 @@ describe('the wait of a described dialect', () => {
     ['beside a usual body', { body: { retry_after: 3 } }, 3_000],
     ['beside limits that are used up', { fields: limits('x-ratelimit', 5, 0, '6') }, 6_000],
     ['nowhere', { body: { errors: [{ wait: 'long' }] } }, null],
-  ])('is read %s', (_, refusal, expected) => {
-    expect(waitOf({ speaks: { waitIn } }, refusal)).toBe(expected);
-  });
+  ])('is read %s', (_, refusal, expected) => expect(waitOf({ speaks: { waitIn } }, refusal)).toBe(expected));
 
   test('is not guessed from its windows where it says how long an unstated one is', () => {
     const windows: SpeaksInput['windows'] = [{ requests: 5, seconds: 10, kind: 'rolling' }];
@@ -148,9 +146,7 @@ describe('what is left of a described window', () => {
     ['is of its three hours, a second off', hours, limits('x-ratelimit', 300, 299, '10801'), threeHours],
     ['is of a day, where it is longer', minute, limits('x-ratelimit', 100, 99, '80000'), day],
     ['is of a day, where only fields are described', named, inFields, { ...day, windowMs: dayMs }],
-  ])('%s', (_, speaks, fields, expected) => {
-    expect(metersOf({ speaks }, fields)).toMatchObject([expected]);
-  });
+  ])('%s', (_, speaks, fields, expected) => expect(metersOf({ speaks }, fields)).toMatchObject([expected]));
 
   test('is of one day where app and user have the same limit, that of the field described first', () => {
     const dayOf = (whose: string) => ({

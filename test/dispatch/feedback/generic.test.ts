@@ -34,9 +34,8 @@ describe('a wait of years is a day', () => {
     expect(waitOf(who, { fields, body: said })).toBe(dayMs);
   });
 
-  test('in an event of a stream', () => {
-    expect(learnFromStreamEvent(JSON.stringify(body), nowMs).throttle?.waitMs).toBe(dayMs);
-  });
+  test('in an event of a stream', () =>
+    expect(learnFromStreamEvent(JSON.stringify(body), nowMs).throttle?.waitMs).toBe(dayMs));
 });
 
 const structured = (policy: string, ratelimit: string): Fields => ({ 'ratelimit-policy': policy, ratelimit });
@@ -82,9 +81,7 @@ test.each<[string, Fields, string]>([
 
 test.each(['"a;q=1', ';;;', '"a";q=x;w=-1', ',,,', '"a"="b"', 'a'.repeat(5_000)])(
   'structured fields are ignored when they say %.20p',
-  (value) => {
-    expect(metersOf('generic', structured(value, value))).toEqual([]);
-  },
+  (value) => expect(metersOf('generic', structured(value, value))).toEqual([]),
 );
 
 test('structured fields may have separators inside quoted names', () => {

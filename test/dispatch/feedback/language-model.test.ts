@@ -235,9 +235,7 @@ describe('an event inside a 200 stream', () => {
     [refusal('insufficient_quota', 'x'), { throttle: { kind: 'permanent', reason: 'quota' } }],
     [{ type: 'error', ...error('', { type: 'overloaded_error' }) }, { throttle: { kind: 'overload' } }],
     [refusal(null, 'server_error', 'boom'), { meters: [], throttle: null, errorStatus: 500 }],
-  ])('is an error: %j', (event, expected) => {
-    expect(learnFrom(event)).toMatchObject(expected);
-  });
+  ])('is an error: %j', (event, expected) => expect(learnFrom(event)).toMatchObject(expected));
 
   test.each([
     '[DONE]',

@@ -52,9 +52,7 @@ describe('a 402 that lies in the call itself concerns no other:', () => {
     'Not enough credits. Try a less expensive model or split the prompt.',
     'Estimated cost ($2.10) exceeds available balance ($1.05).',
     'Insufficient credits: this image requires 12 credits, you have 3.',
-  ])('%s', (message) => {
-    expect(inEveryEnvelope(message)).toEqual(allOf(message, 'too_large'));
-  });
+  ])('%s', (message) => expect(inEveryEnvelope(message)).toEqual(allOf(message, 'too_large')));
 
   test.each(['context_length_exceeded', 'request_too_large', 'prompt_too_long', 'max_tokens_exceeded'])(
     'by its code %s, as well as a 429',
@@ -97,9 +95,7 @@ describe('a 402 of a spent account concerns everybody who uses it:', () => {
     'You need more credits to continue',
     'You need 5 more credits to make requests',
     'Your spending limit blocks further requests. Raise the limit to use a model.',
-  ])('%s', (message) => {
-    expect(inEveryEnvelope(message)).toEqual(allOf(message, 'quota'));
-  });
+  ])('%s', (message) => expect(inEveryEnvelope(message)).toEqual(allOf(message, 'quota')));
 
   test.each<unknown>([
     '',
@@ -109,16 +105,12 @@ describe('a 402 of a spent account concerns everybody who uses it:', () => {
     error('no', { type: 'insufficient_quota' }),
     error('no', { type: 'billing_error' }),
     error('no', { type: 'billing_hard_limit_reached' }),
-  ])('without a word, or by its code: %j', (body) => {
-    expect(of402(body)).toEqual(permanent('quota'));
-  });
+  ])('without a word, or by its code: %j', (body) => expect(of402(body)).toEqual(permanent('quota')));
 });
 
 test.each(['Nope.', 'Please contact us', '<html><h1>402</h1></html>', 'E-4711'])(
   'a 402 in unknown words is unclear: %s',
-  (message) => {
-    expect(inEveryEnvelope(message)).toEqual(allOf(message, 'unclear'));
-  },
+  (message) => expect(inEveryEnvelope(message)).toEqual(allOf(message, 'unclear')),
 );
 
 const inFlight = { metadata: { limit_source: 'openrouter_in_flight_budget' } };
@@ -240,9 +232,7 @@ describe('a refusal because too many calls are in flight', () => {
     [{ speaks: 'salesforce' }, { status: 403, body: spoken }],
     [{ speaks: 'xero' }, { fields: { 'x-rate-limit-problem': 'concurrent' } }],
     [{ speaks: 'stripe' }, { fields: { 'stripe-rate-limited-reason': 'global-concurrency' } }],
-  ])('of %j says so as well', (who, refusal) => {
-    expect(learn(who, refusal).refusesConcurrency).toBe(true);
-  });
+  ])('of %j says so as well', (who, refusal) => expect(learn(who, refusal).refusesConcurrency).toBe(true));
 
   test.each<Response>([
     { body: error('Rate limit reached for requests per min (RPM): Limit 3, Used 3, Requested 1.') },

@@ -70,9 +70,7 @@ describe('the usage reported by a response', () => {
     ['Gemini that tells a sum', { usageMetadata: { totalTokenCount: 9 } }, used(null, 0, null, null, 9)],
     ['Bedrock', bedrock, used(106, 96, 16, 4, 20)],
     ['images', ofInput(12, 4_160, { total_tokens: 4_172 }), used(12, 0, 12, 4_160, 4_172)],
-  ])('is read for %s: %j', (_, body, expected) => {
-    expect(usageOf(body)).toEqual(expected);
-  });
+  ])('is read for %s: %j', (_, body, expected) => expect(usageOf(body)).toEqual(expected));
 
   test('is collected from the parts of an Anthropic stream, and the last output replaces the one before', () => {
     const counts = ofInput(3, 1, { cache_creation_input_tokens: 0, cache_read_input_tokens: 70 });
@@ -117,9 +115,7 @@ describe('the usage reported by a response', () => {
     ['negative counts', { usage: { prompt_tokens: -4, completion_tokens: 3, total_tokens: -1 } }],
     ['text for counts', { usage: { prompt_tokens: '4', total_tokens: '8' } }],
     ['a count that nobody can have used', { usage: { prompt_tokens: 1, total_tokens: 1e300 } }],
-  ])('is not read from %s', (_, body) => {
-    expect(usageOf(body)?.total ?? null).toBeNull();
-  });
+  ])('is not read from %s', (_, body) => expect(usageOf(body)?.total ?? null).toBeNull());
 
   test('never throws and is a possible count, whatever the body says', () => {
     const names =
@@ -129,10 +125,9 @@ describe('the usage reported by a response', () => {
     fc.assert(
       fc.property(members, fc.nat(200), fc.boolean(), (usage, cut, isGroq) => {
         const text = JSON.stringify({ usage, ...(isGroq ? { x_groq: {} } : {}) });
-        for (const reported of [usageOf(text), usageOf(text.slice(cut)), usageOf(text.slice(0, cut))]) {
+        for (const reported of [usageOf(text), usageOf(text.slice(cut)), usageOf(text.slice(0, cut))])
           for (const tokens of Object.values(reported ?? {}))
             expect(tokens === null || (Number.isFinite(tokens) && Number(tokens) >= 0)).toBe(true);
-        }
       }),
     );
   });

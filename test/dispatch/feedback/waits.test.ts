@@ -83,9 +83,7 @@ describe('the wait in the fields of a refusal', () => {
   ];
   test.each(written.flatMap(([value, names]) => names.map((name) => [name, value] as const)))(
     'is half a minute in %s: %s',
-    (name, value) => {
-      expect(waitOf('generic', { fields: dated({ [name]: value }) })).toBe(30_000);
-    },
+    (name, value) => expect(waitOf('generic', { fields: dated({ [name]: value }) })).toBe(30_000),
   );
 
   test.each([
@@ -129,9 +127,7 @@ describe('the wait in the fields of a refusal', () => {
   ];
   test.each(others.flatMap(([value, names]) => names.map((name) => [name, value] as const)))(
     'is not read of %s: %s',
-    (name, value) => {
-      expect(waitOf('generic', { fields: dated({ [name]: value }) })).toBeNull();
-    },
+    (name, value) => expect(waitOf('generic', { fields: dated({ [name]: value }) })).toBeNull(),
   );
 });
 
@@ -212,9 +208,7 @@ describe('the wait in the body of a refusal', () => {
   ];
   test.each(members.flatMap(([value, names]) => names.map((name) => [name, value] as const)))(
     'is half a minute in the member %s: %j',
-    (name, value) => {
-      expect(waitOf('generic', { body: { error: { [name]: value } } })).toBe(30_000);
-    },
+    (name, value) => expect(waitOf('generic', { body: { error: { [name]: value } } })).toBe(30_000),
   );
 
   test.each([
@@ -263,9 +257,7 @@ describe('the wait in the body of a refusal', () => {
     'Upgrade your plan or wait 30 seconds',
     'Try again after Sep 1, 2026 12:00:30 UTC',
     'Next call at 9/1/2026 12:00:30 PM, retry then',
-  ])('is half a minute in "%s"', (body) => {
-    expect(waitOf('generic', { body })).toBe(30_000);
-  });
+  ])('is half a minute in "%s"', (body) => expect(waitOf('generic', { body })).toBe(30_000));
 
   test.each<unknown>([
     { retry_count: 30 },
