@@ -1,42 +1,26 @@
 /**
- * Virtual time with two sides: the process under test, whose timers may ring late and whose event loop may stall, and
- * the world outside, which goes on at its own time.
- *
- * Owns: the order of events (time, then the order of asking) and letting promises settle between two of them, so that
- * equal runs have equal histories. Does not own: chance; lateness is asked of its owner.
+ * Virtual time. Owns: the order of events (time, then the order of asking) and letting promises settle between two of them, so that
+ * equal runs have equal histories. Does not own: chance.
  */
 import { setImmediate } from 'node:timers';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
 
-/** How many instants one turn of Node's event loop takes at most. */
-const maxInstantsAtOnce = 64;
-
 interface Event {
-  at: number;
-  sequence: number;
-  readonly inProcess: boolean;
+  readonly at: number;
+  readonly sequence: number;
   run: (() => void) | null;
 }
 
 export class FakeClock implements Clock {
   /** The next one last. */
   readonly #events: Event[] = [];
-  readonly #epochMs: number;
-  readonly #lateMs: () => number;
   #time = 0;
   #sequence = 0;
-  #stalledUntil = 0;
   #timers = 0;
   #halted = false;
 
-  /** @param lateMs how late the next timer of the process rings, milliseconds. */
-  constructor(lateMs: () => number = () => 0, epochMs = Date.UTC(2026, 0, 1)) {
-    this.#lateMs = lateMs;
-    this.#epochMs = epochMs;
-  }
-
   now(): number {
-    return this.#epochMs + this.#time;
+    return Date.UTC(2026, 0, 1) + this.#time;
   }
 
   monotonic(): number {
@@ -45,38 +29,28 @@ export class FakeClock implements Clock {
 
   /** As Node's timers: whole milliseconds, at least one, never early. */
   after(delayMs: number, run: () => void): CancelTimer {
-    const event = this.#push(this.#time + Math.max(1, Math.ceil(delayMs)) + this.#lateMs(), true, () => {
+    this.#timers += 1;
+    const event = this.#insert(this.#time + Math.max(1, Math.ceil(delayMs)), () => {
       this.#timers -= 1;
       run();
     });
-    this.#timers += 1;
     return () => {
-      if (event.run === null) return;
+      if (event.run !== null) this.#timers -= 1;
       event.run = null;
-      this.#timers -= 1;
     };
   }
 
-  /** Something happens outside at its own time, whatever the process does. */
+  /** Something happens at its own time. */
   outside(at: number, run: () => void): CancelTimer {
-    const event = this.#push(Math.max(at, this.#time), false, run);
+    const event = this.#insert(at, run);
     return () => {
       event.run = null;
     };
   }
 
-  /** Something reaches the process (a packet): at its time, or when its event loop turns again. */
+  /** A packet reaches the process. */
   arrives(at: number, run: () => void): void {
-    this.#push(Math.max(at, this.#time), true, run);
-  }
-
-  /** The event loop of the process does not turn for this long. */
-  stall(ms: number): void {
-    this.#stalledUntil = Math.max(this.#stalledUntil, this.#time + ms);
-  }
-
-  get stalledUntil(): number {
-    return this.#stalledUntil;
+    this.outside(at, run);
   }
 
   /** Timers the process has set and neither cancelled nor seen ring. */
@@ -135,7 +109,7 @@ export class FakeClock implements Clock {
       // Node lets all promises settle between two of these callbacks, and turns its event loop once for many of them.
       const ask = (): void => {
         for (let left = instants; left > 0; left -= 1) setImmediate(onImmediate, left === 1);
-        instants = Math.min(maxInstantsAtOnce, 2 * instants);
+        instants = Math.min(64, 2 * instants);
       };
       ask();
     });
@@ -145,25 +119,14 @@ export class FakeClock implements Clock {
   #next(limitMs: number): Event | undefined {
     for (;;) {
       const event = this.#events.at(-1);
-      if (event === undefined) return undefined;
-      const isStalled = event.inProcess && event.at < this.#stalledUntil;
-      if (event.run !== null && !isStalled && event.at > limitMs) return undefined;
+      if (event === undefined || (event.run !== null && event.at > limitMs)) return undefined;
       this.#events.pop();
-      if (event.run === null) continue;
-      if (!isStalled) return event;
-      event.at = this.#stalledUntil;
-      event.sequence = ++this.#sequence;
-      this.#insert(event);
+      if (event.run !== null) return event;
     }
   }
 
-  #push(at: number, inProcess: boolean, run: () => void): Event {
-    const event: Event = { at, sequence: ++this.#sequence, inProcess, run };
-    this.#insert(event);
-    return event;
-  }
-
-  #insert(event: Event): void {
+  #insert(at: number, run: () => void): Event {
+    const event: Event = { at: Math.max(at, this.#time), sequence: ++this.#sequence, run };
     let [from, to] = [0, this.#events.length];
     while (from < to) {
       const middle = (from + to) >> 1;
@@ -172,6 +135,7 @@ export class FakeClock implements Clock {
       else to = middle;
     }
     this.#events.splice(from, 0, event);
+    return event;
   }
 }
 

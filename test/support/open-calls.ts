@@ -1,9 +1,7 @@
 /**
- * Leaked tickets and leases: what the calls of a test's gateways leave in admission and in the stores, for the check after each
- * test file (`leak-check.mjs`). A ticket leaks that never leaves its lane, a lease that nobody settles, and whatever a store still
- * counts when all calls are over. Outside Jest, and in files without the check, nothing is watched.
- *
- * Does not own: stores that a test asks by itself. Such tests end where their last assertion is, and drop the store with what it has.
+ * What the calls of a test's gateways leave in admission and in the stores, for the check after each test file (`leak-check.mjs`):
+ * tickets that never leave their lane, leases that nobody settles, and what a store counts when all calls are over. Stores that a
+ * test asks by itself are not watched, nor is anything outside Jest.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';
@@ -11,15 +9,8 @@ import type { Gateway } from '../../src/gateway.ts';
 import type { BucketKey } from '../../src/ids.ts';
 import { withMethods } from './with-methods.ts';
 
-/** What the check gives to a test file. */
-interface LeakCheck {
-  /** Full title of the test that runs now. */
-  readonly testName: () => string;
-  /** Asked after the last hook of the file: each names what is still open. */
-  readonly leftOpen: (() => readonly string[])[];
-}
-
-const check = Reflect.get(globalThis, Symbol.for('sluice.leak-check')) as LeakCheck | undefined;
+const check = Reflect.get(globalThis, Symbol.for('sluice.leak-check')) as
+  { readonly testName: () => string; readonly leftOpen: (() => readonly string[])[] } | undefined;
 
 /** Open tickets and leases, by the words that name them. */
 const tickets = new Map<Ticket, string>();

@@ -1,9 +1,6 @@
-/**
- * A client that speaks bytes, and a strict reader of responses: what an HTTP library would repair or hide, a test of
- * the wire must see.
- */
+/** A client that speaks bytes, and a reader of responses that repairs and hides nothing. */
 import { once } from 'node:events';
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
 
 /** One response as it stood on the wire. */
 export interface RawResponse {
@@ -17,7 +14,8 @@ export interface RawResponse {
 
 export type RawClient = Awaited<ReturnType<typeof connectRaw>>;
 
-const splitFields = (lines: readonly string[]): (readonly [string, string])[] =>
+/** Name (lower case) and value of each line. */
+export const splitFields = (lines: readonly string[]): (readonly [string, string])[] =>
   lines.map((line) => {
     const match = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([\t\x20-\x7e\x80-\xff]*)$/.exec(line);
     if (match === null) throw new Error(`malformed field line ${JSON.stringify(line)}`);
@@ -89,38 +87,28 @@ export function readResponses(bytes: Buffer, methods: readonly string[] = [], cl
   return { responses, /** Bytes behind the last whole response. */ rest: bytes.subarray(at) };
 }
 
-/** Connects to a port of this machine. */
-export async function connectRaw(port: number) {
-  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+/** What comes on a socket. */
+export function heardOn(socket: Socket) {
   const chunks: Buffer[] = [];
   const waiting = new Set<() => void>();
-  let reset = false;
-  let ended = false;
-  /** Everything received so far. */
+  let isOver = false;
+  /** Everything so far. */
   const received = (): Buffer => Buffer.concat(chunks);
-  const checkAll = (): void => {
-    for (const check of waiting) check();
-  };
+  const checkAll = (): void => waiting.forEach((check) => check());
   socket.on('data', (chunk) => {
     chunks.push(chunk);
     checkAll();
   });
-  /** Resolves when the connection is closed: everything received, and whether it was reset. */
-  const closed = new Promise<{ bytes: Buffer; reset: boolean }>((done) => {
-    socket.on('close', () => {
-      ended = true;
-      checkAll();
-      done({ bytes: received(), reset });
-    });
+  socket.on('close', () => {
+    isOver = true;
+    checkAll();
   });
-  socket.on('end', () => socket.end());
-  socket.on('error', () => (reset = true));
   /** Resolves once what was received satisfies the condition; rejects when the connection closes before. */
   const until = (condition: (received: string) => boolean): Promise<string> =>
     new Promise((done, fail) => {
       const check = (): void => {
         const text = received().toString('latin1');
-        if (!condition(text) && !ended) return;
+        if (!condition(text) && !isOver) return;
         waiting.delete(check);
         if (condition(text)) done(text);
         else fail(new Error(`connection closed after ${JSON.stringify(text)}`));
@@ -128,6 +116,20 @@ export async function connectRaw(port: number) {
       waiting.add(check);
       check();
     });
+  return { received, until, isOver: () => isOver };
+}
+
+/** Connects to a port of this machine. */
+export async function connectRaw(port: number) {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+  const { received, until, isOver } = heardOn(socket);
+  let reset = false;
+  /** Resolves when the connection is closed: everything received, and whether it was reset. */
+  const closed = new Promise<{ bytes: Buffer; reset: boolean }>((done) => {
+    socket.on('close', () => done({ bytes: received(), reset }));
+  });
+  socket.on('end', () => socket.end());
+  socket.on('error', () => (reset = true));
   await once(socket, 'connect');
   return {
     socket,
@@ -140,10 +142,10 @@ export async function connectRaw(port: number) {
       }),
     until,
     closed,
-    /** Whole responses received, waiting for `count` of them. `methods` of the requests, for responses to HEAD. */
-    async responses(count: number, methods?: readonly string[]) {
-      await until(() => readResponses(received(), methods, ended).responses.length >= count);
-      return readResponses(received(), methods, ended).responses;
+    /** Whole responses received, waiting for `count` of them. */
+    async responses(count: number) {
+      await until(() => readResponses(received(), [], isOver()).responses.length >= count);
+      return readResponses(received(), [], isOver()).responses;
     },
     /** Stops sending; still receives. */
     halfClose: () => void socket.end(),

@@ -1,11 +1,8 @@
-/**
- * An upstream without a mind of its own: it records the bytes that arrive and sends the bytes that a test scripts.
- * Plain TCP, so that it can do what no HTTP server library would.
- */
-import { createServer } from 'node:net';
-import type { Server, Socket } from 'node:net';
-import { createServer as createTlsServer } from 'node:tls';
+/** An upstream that records the bytes that arrive and sends those that a test scripts, also what no HTTP server would. */
 import { once } from 'node:events';
+import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { createServer as createTlsServer } from 'node:tls';
+import { heardOn } from './raw-client.ts';
 
 /** One accepted connection, as the script sees it. */
 export type RawConnection = ReturnType<typeof rawConnection>;
@@ -13,12 +10,11 @@ export type Script = (connection: RawConnection) => void | Promise<void>;
 
 export type RawUpstream = Awaited<ReturnType<typeof rawUpstream>>;
 
-export interface RawUpstreamOptions {
-  readonly tls?: { readonly key: string; readonly cert: string };
-}
-
 /** Starts an upstream on a free port of 127.0.0.1. */
-export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = {}) {
+export async function rawUpstream(
+  script: Script,
+  { tls }: { readonly tls?: { readonly key: string; readonly cert: string } } = {},
+) {
   const connections: RawConnection[] = [];
   const sockets = new Set<Socket>();
   const waiting = new Set<() => void>();
@@ -37,11 +33,10 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
   const server: Server = tls === undefined ? createServer(accept) : createTlsServer({ ...tls }, accept);
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
-  const address = server.address();
-  if (address === null || typeof address === 'string') throw new Error('not listening on a port');
+  const { port } = server.address() as AddressInfo;
   return {
-    port: address.port,
-    origin: `http${tls === undefined ? '' : 's'}://127.0.0.1:${address.port}`,
+    port,
+    origin: `http${tls === undefined ? '' : 's'}://127.0.0.1:${port}`,
     connections: connections as readonly RawConnection[],
     /** Open connections at this moment. */
     open: () => sockets.size,
@@ -65,31 +60,13 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
 }
 
 function rawConnection(socket: Socket, number: number) {
-  const chunks: Buffer[] = [];
-  const checks = new Set<() => void>();
-  /** Everything received so far, one character per byte. */
-  const received = (): string => Buffer.concat(chunks).toString('latin1');
-  socket.on('data', (chunk: Buffer) => {
-    chunks.push(chunk);
-    for (const check of checks) check();
-  });
-  /** Resolves when what was received satisfies the predicate. */
-  const until = (predicate: (text: string) => boolean): Promise<string> =>
-    new Promise((resolve) => {
-      const check = (): void => {
-        const text = received();
-        if (!predicate(text)) return;
-        checks.delete(check);
-        resolve(text);
-      };
-      checks.add(check);
-      check();
-    });
+  const { received, until } = heardOn(socket);
   return {
     socket,
     /** 0 for the first connection of this upstream. */
     number,
-    received,
+    /** Everything received so far, one character per byte. */
+    received: () => received().toString('latin1'),
     until,
     /** Resolves when `count` requests whose heads and announced bodies are complete have arrived. */
     requests: (count: number) => until((text) => completeRequests(text) >= count),
@@ -99,7 +76,7 @@ function rawConnection(socket: Socket, number: number) {
 }
 
 /** How many requests with `content-length` framing (or none) these bytes hold completely. */
-export function completeRequests(text: string): number {
+function completeRequests(text: string): number {
   let rest = text;
   for (let count = 0; ; count++) {
     const headEnd = rest.indexOf('\r\n\r\n');

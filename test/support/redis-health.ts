@@ -8,14 +8,12 @@ import { noTelemetry } from './no-telemetry.ts';
 import { plainRedis } from './plain-redis.ts';
 import { until } from './until.ts';
 
-/** Longer than a busy machine keeps anybody waiting. Milliseconds. */
-const commandTimeoutMs = 2_000;
-
-/** Resolves when it is connected. */
+/** Resolves when it is connected. A command may take longer than a busy machine keeps anybody waiting. */
 export async function startHealth(
   { port, ...settings }: { readonly port: number } & Partial<RedisSettings>,
   parts: Partial<ConstructorParameters<typeof RedisHealth>[0]> = {},
 ) {
+  const commandTimeoutMs = 2_000;
   const redis = plainRedis({ nodes: [{ host: '127.0.0.1', port }], commandTimeoutMs, ...settings });
   const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
   await until(() => connection.isReady());

@@ -6,7 +6,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { createStores, type Connect, type StoreParts, type Stores } from '../../src/limiter/stores.ts';
+import { createStores, type Connect, type StoreParts } from '../../src/limiter/stores.ts';
 import type { Telemetry } from '../../src/telemetry/telemetry.ts';
 import { noTelemetry } from './no-telemetry.ts';
 
@@ -31,15 +31,7 @@ export function redisSettings(redis: string | null): Settings {
   );
 }
 
-export interface ReplicaOptions {
-  readonly connect?: Connect;
-  readonly leaseMs?: number;
-  /** Replaces how the stores are built. */
-  readonly create?: (parts: StoreParts) => Stores;
-}
-
-/** How it is connected and built, and how long its leases live. */
-export async function startReplica(redis: string | null, { connect, create, ...lives }: ReplicaOptions = {}) {
+export async function startReplica(redis: string | null, { connect }: { readonly connect?: Connect } = {}) {
   const grants: Grant[] = [];
   /** The reported events: `mode redis`, `lost epoch`, `error timeout`. */
   const noted: string[] = [];
@@ -68,7 +60,6 @@ export async function startReplica(redis: string | null, { connect, create, ...l
     clock: systemClock,
     random: systemRandom,
     telemetry,
-    ...lives,
     listener: {
       onGrant: (grant) => {
         grants.push(grant);
@@ -78,7 +69,7 @@ export async function startReplica(redis: string | null, { connect, create, ...l
       onClosed: () => {},
     },
   };
-  const stores = create?.(parts) ?? createStores(parts, connect);
+  const stores = createStores(parts, connect);
   await stores.ready().catch(async (failure: unknown) => {
     await stores.close();
     throw failure;

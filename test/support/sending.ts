@@ -1,22 +1,19 @@
-/** One transport, one upstream and what a test needs to send between them; closed with `close`. */
+/** One transport, one upstream and what a test needs to send between them. */
 import type { Readable } from 'node:stream';
 import { afterEach } from '@jest/globals';
-import { systemClock } from '../../src/clock.ts';
-import type { Clock } from '../../src/clock.ts';
+import { systemClock, type Clock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { Transport, type TransportAttempt } from '../../src/dispatch/transport.ts';
-import { rawUpstream } from './raw-upstream.ts';
-import type { Script } from './raw-upstream.ts';
+import { rawUpstream, type Script } from './raw-upstream.ts';
 
 export type SendingWorld = Awaited<ReturnType<typeof sendingWorld>>;
 
 export const patient = { connectMs: 100_000, headMs: 100_000, idleMs: 100_000, totalMs: 120_000 };
 
-export async function sendingWorld(script: Script, clock: Clock = systemClock) {
+async function sendingWorld(script: Script, clock: Clock = systemClock) {
   const upstream = await rawUpstream(script);
-  const settings = { allowPrivateAddresses: true, maxSockets: 64, caFile: null };
-  const agents = createAgents(settings, { clock });
+  const agents = createAgents({ allowPrivateAddresses: true, maxSockets: 64, caFile: null }, { clock });
   const transport = new Transport(clock);
   /** An attempt with harmless values for all that a test leaves out. */
   const attempt = (changes: Partial<TransportAttempt> = {}): TransportAttempt => ({

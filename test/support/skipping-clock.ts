@@ -1,6 +1,6 @@
 /**
  * The system's clock, or a stopped one, which a test moves ahead: what is about minutes is tested on real sockets without waiting for
- * them. Timers that are due by then fire in order of their time; on a stopped clock also when as much time of the system has passed. Does not own events and stalls (`fake-clock.ts`).
+ * them. Timers that are due by then fire in order of their time; on a stopped clock also when as much time of the system has passed.
  */
 import { systemClock, type CancelTimer, type Clock } from '../../src/clock.ts';
 

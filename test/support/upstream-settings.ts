@@ -10,7 +10,7 @@ import type {
 } from '../../src/config/settings.ts';
 
 /** `https://*.example.com:8443` → pattern. No checks: tests write what configuration would have accepted. */
-export function originPattern(text: string): OriginPattern {
+function originPattern(text: string): OriginPattern {
   const [, scheme = '', star = '', host = '', port] =
     /^(https?):\/\/(\*\.)?(\[[^\]]*\]|[^:]+)(?::(\d+))?$/.exec(text) ?? [];
   if (scheme !== 'https' && scheme !== 'http') throw new Error(`not an origin: ${text}`);

@@ -6,7 +6,7 @@
  */
 import { expect, test } from '@jest/globals';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
-import { connectRaw, readResponses, type RawClient } from '../support/raw-client.ts';
+import { connectRaw, readResponses, splitFields, type RawClient } from '../support/raw-client.ts';
 import { answering, type Script } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
 import {
@@ -24,24 +24,15 @@ type Random = SeededRandom;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
 const pick = (random: Random, from: readonly string[]): string => from[below(random, from.length)] ?? '';
 
-interface SeenRequest {
-  readonly line: string;
-  /** Lower-case name and value. */
-  readonly fields: readonly (readonly [string, string])[];
-}
 /** The requests in what an upstream received, read as strictly as a second parser would: every one framed, nothing between. */
-function upstreamRequests(text: string): SeenRequest[] {
-  const requests: SeenRequest[] = [];
+function upstreamRequests(text: string) {
+  const requests: { readonly line: string; readonly fields: ReturnType<typeof splitFields> }[] = [];
   for (let rest = text; rest !== '';) {
     const headEnd = rest.indexOf('\r\n\r\n');
     const [line = '', ...lines] = rest.slice(0, headEnd).split('\r\n');
     if (headEnd < 0 || !/^[A-Z]+ \/[\x21-\x7e]* HTTP\/1\.1$/.test(line))
       throw new Error(`bytes outside of a request: ${JSON.stringify(rest)}`);
-    const fields = lines.map((each): readonly [string, string] => {
-      const match = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([\t\x20-\x7e\x80-\xff]*)$/.exec(each);
-      if (match === null) throw new Error(`malformed field line ${JSON.stringify(each)}`);
-      return [(match[1] ?? '').toLowerCase(), match[2] ?? ''];
-    });
+    const fields = splitFields(lines);
     const values = (name: string): string[] =>
       fields.flatMap(([key, value]) => (key === name ? [value] : []));
     const lengths = values('content-length');

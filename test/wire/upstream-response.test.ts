@@ -1,25 +1,34 @@
 import type { Socket } from 'node:net';
+import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from '@jest/globals';
-import type { UpstreamResponse } from '../../src/call.ts';
+import { systemClock } from '../../src/clock.ts';
+import { attempt } from '../../src/dispatch/dispatcher.ts';
 import { bodyError } from '../../src/dispatch/transport-error.ts';
+import type { Transport, TransportAttempt } from '../../src/dispatch/transport.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes, ending, ok } from '../support/scripts.ts';
-import { failure, sendingWorlds, text } from '../support/sending.ts';
+import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 
 const world = sendingWorlds();
 
+function attemptAt(
+  opened: SendingWorld,
+  changes: Partial<TransportAttempt> = {},
+  transport: Pick<Transport, 'send'> = opened.transport,
+) {
+  const request = { kind: 'generic', dialect: null, callClass: 'default' } as const;
+  return attempt(transport, { ...opened.attempt(changes), ...request }, systemClock);
+}
+
 /** What became of a call: the whole response, how it was cut, or the failure before its head. */
-async function outcome(sending: Promise<UpstreamResponse>): Promise<string> {
-  let response: UpstreamResponse;
+async function outcome(...call: Parameters<typeof attemptAt>): Promise<string> {
+  const result = await attemptAt(...call);
+  if (result.kind === 'failed') return `failed ${result.error.kind} ${result.error.phase}`;
+  const { head, body } = result;
   try {
-    response = await sending;
+    return `${head.status} ${JSON.stringify(Buffer.isBuffer(body) ? body.toString('latin1') : await text(body))}`;
   } catch (error) {
-    return `failed ${bodyError(error).kind} ${bodyError(error).phase}`;
-  }
-  try {
-    return `${response.head.status} ${JSON.stringify(await text(response.body))}`;
-  } catch (error) {
-    return `${response.head.status} cut ${bodyError(error).kind}`;
+    return `${head.status} cut ${bodyError(error).kind}`;
   }
 }
 
@@ -48,9 +57,9 @@ describe('a response of the upstream', () => {
     const opened = await world(ending((status) => bytes(`HTTP/1.1 ${status} x|${alone}content-length: 0||`)));
     const passed = [200, 201, 204, 205, 299, 300, 304, 399, 400, 429, 499, 500, 599];
     for (const status of passed)
-      expect(await outcome(opened.send({ pathAndQuery: `/${status}` }))).toBe(`${status} ""`);
+      expect(await outcome(opened, { pathAndQuery: `/${status}` })).toBe(`${status} ""`);
     for (const status of ['000', '001', '010', '099', 100, 101, 102, 103, 199, 600, 700, 999])
-      expect([status, await outcome(opened.send({ pathAndQuery: `/${status}` }))]).toEqual([
+      expect([status, await outcome(opened, { pathAndQuery: `/${status}` })]).toEqual([
         status,
         expect.stringMatching(/^failed (invalid|reset) sent$/),
       ]);
@@ -65,7 +74,7 @@ describe('a response of the upstream', () => {
     const seen: string[] = [];
     // Control bytes, what follows them, and both ends of the upper half.
     for (const byte of [...Array(40).keys(), 126, 127, 128, 160, 255])
-      seen.push(await outcome(opened.send({ pathAndQuery: `/${byte}` })));
+      seen.push(await outcome(opened, { pathAndQuery: `/${byte}` }));
     expect(new Set(seen)).toEqual(new Set(['200 "ok"', 'failed invalid sent']));
     expect(seen.filter((got) => got === '200 "ok"').length).toBeGreaterThan(10);
   });
@@ -77,6 +86,9 @@ describe('a response of the upstream', () => {
   const switching = 'HTTP/1.1 101 S|Connection: upgrade|Upgrade: websocket||';
   const poison = 'HTTP/1.1 200 OK|content-length: 6||poison';
   const invalid = 'failed invalid sent';
+  /** What is cut in the moment of its head has failed as a whole. */
+  const cut = (how: string): unknown => expect.stringMatching(`^(200 cut ${how}|failed ${how} body)$`);
+  const packed = gzipSync('hello').toString('latin1');
   test.each([
     ['Trailer beside Content-Length', `${start}Trailer: x|${two}`, '200 "ok"'],
     ['trailers', `${inChunks}2|ok|0|X: y||`, '200 "ok"'],
@@ -98,20 +110,28 @@ describe('a response of the upstream', () => {
     ['HTTP/2 frames', '\x00\x00\x00\x04\x00\x00\x00\x00\x00', invalid],
     ['nothing', '', 'failed reset sent'],
     ['half a head', `${start}x: a`, 'failed reset sent'],
-    ['a short body', `${start}content-length: 9||short`, '200 cut reset'],
-    ['a chunk that is too short', `${inChunks}9|short`, '200 cut reset'],
-    ['chunks without an end', `${inChunks}2|ok|`, '200 cut reset'],
-    ['a broken chunk length', `${inChunks}2|ok|zz|`, '200 cut invalid'],
+    ['a short body', `${start}content-length: 9||short`, cut('reset')],
+    ['a chunk that is too short', `${inChunks}9|short`, cut('reset')],
+    ['chunks without an end', `${inChunks}2|ok|`, cut('reset')],
+    ['a broken chunk length', `${inChunks}2|ok|zz|`, cut('invalid')],
     ['a body ended by the close', `${start}|until the end`, '200 "until the end"'],
     ['an HTTP/1.0 body ended by the close', 'HTTP/1.0 200 OK||old', '200 "old"'],
     ['a body on 204', `HTTP/1.1 204 No|${two}`, '204 ""'],
     ['a body on 304', `HTTP/1.1 304 No|${two}`, '304 ""'],
     ['no body on 304 with its length', 'HTTP/1.1 304 No|content-length: 2||', '304 ""'],
+    ['no body', `${start}content-length: 0||`, '200 ""'],
+    [
+      'gzip',
+      `${start}content-encoding: gzip|content-length: ${packed.length}||${packed}`,
+      `200 ${JSON.stringify(packed)}`,
+    ],
+    ['two equal lengths in one line', `${start}content-length: 2, 2||ok`, invalid],
+    ['a length with a zero in front', `${start}content-length: 02||ok`, '200 "ok"'],
     ['bytes after the body', `${start}${two}garbage`, '200 "ok"'],
     ['a second response after the first', `${start}${two}${poison}`, '200 "ok"'],
   ])('with %s is passed on or fails as it must', async (_, response, expected) => {
     const opened = await world(ending(bytes(response)));
-    expect(await outcome(opened.send())).toBe(expected);
+    expect(await outcome(opened)).toEqual(expected);
     await opened.upstream.allClosed();
   });
 
@@ -121,7 +141,7 @@ describe('a response of the upstream', () => {
     ['with 304', 'GET', 'HTTP/1.1 304 Not Modified|x: y||'],
   ])('%s has no body, and its connection is used again', async (_, method, response) => {
     const opened = await world(answering(bytes(response)));
-    for (const _again of [1, 2, 3]) expect(await outcome(opened.send({ method }))).toMatch(/^\d{3} ""$/);
+    for (const _again of [1, 2, 3]) expect(await outcome(opened, { method })).toMatch(/^\d{3} ""$/);
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
@@ -131,9 +151,9 @@ describe('a response of the upstream', () => {
       connection.send(ok);
       if (connection.number === 0) setImmediate(() => connection.send(bytes(poison)));
     });
-    expect(await outcome(opened.send())).toBe('200 "ok"');
+    expect(await outcome(opened)).toBe('200 "ok"');
     await opened.upstream.allClosed();
-    expect(await outcome(opened.send())).toBe('200 "ok"');
+    expect(await outcome(opened)).toBe('200 "ok"');
     expect(opened.upstream.connections).toHaveLength(2);
   });
 
@@ -147,12 +167,12 @@ describe('a response of the upstream', () => {
   ] as const)(
     'of %s body, cut by %s after any number of bytes, never ends cleanly',
     async (_, how, whole) => {
-      const opened = await world(ending((cut) => whole.slice(0, Number(cut)), how));
+      const opened = await world(ending((path) => whole.slice(0, Number(path)), how));
       const headEnd = whole.indexOf('\r\n\r\n') + 4;
       await Promise.all(
-        Array.from(whole, async (_byte, cut) => {
-          const got = await outcome(opened.send({ pathAndQuery: `/${cut}` }));
-          expect([cut, got]).toEqual([cut, cut < headEnd ? 'failed reset sent' : '200 cut reset']);
+        Array.from(whole, async (_byte, at) => {
+          const got = await outcome(opened, { pathAndQuery: `/${at}` });
+          expect([at, got]).toEqual([at, at < headEnd ? 'failed reset sent' : cut('reset')]);
         }),
       );
     },
@@ -160,7 +180,7 @@ describe('a response of the upstream', () => {
 
   test('that ends with the connection does not end cleanly when the connection is reset instead', async () => {
     const opened = await world(ending(bytes('HTTP/1.1 200 OK||part of it'), 'reset'));
-    expect(await outcome(opened.send())).toBe('200 cut reset');
+    expect(await outcome(opened)).toEqual(cut('reset'));
   });
 
   test('that refuses a large body ends the upload', async () => {
@@ -173,7 +193,7 @@ describe('a response of the upstream', () => {
       }
       connection.send('big');
     });
-    expect(await outcome(opened.send(uploading(large)))).toBe('413 "big"');
+    expect(await outcome(opened, uploading(large))).toBe('413 "big"');
     await opened.upstream.allClosed();
     expect(opened.upstream.connections[0]?.received().length).toBeLessThan(large);
   });
@@ -185,7 +205,7 @@ describe('a response of the upstream', () => {
       await connection.until(() => connection.socket.bytesRead > large);
       connection.send(bytes('2|ok|0||'));
     });
-    expect(await outcome(opened.send(uploading(large)))).toBe('200 "ok"');
+    expect(await outcome(opened, uploading(large))).toBe('200 "ok"');
   });
 
   test.each([
@@ -201,7 +221,7 @@ describe('a response of the upstream', () => {
     });
     for (const status of [413, 401, 200])
       for (const size of [10_000, 8_000_000])
-        expect(await outcome(opened.send(uploading(size, `/${status}`)))).toBe(`${status} "big"`);
+        expect(await outcome(opened, uploading(size, `/${status}`))).toBe(`${status} "big"`);
   });
 
   test('is streamed: each event arrives before the next is sent', async () => {
@@ -246,5 +266,38 @@ describe('a response of the upstream', () => {
     const members = Object.getOwnPropertyNames(error).filter((name) => name !== 'stack');
     const said = members.map((name): unknown => Reflect.get(error, name));
     expect(JSON.stringify(said)).not.toMatch(/canary|127\.0\.0\.1/);
+  });
+});
+
+describe('a small response', () => {
+  const isWhole = async (...call: Parameters<typeof attemptAt>): Promise<boolean> => {
+    const result = await attemptAt(...call);
+    return result.kind !== 'failed' && Buffer.isBuffer(result.body) && result.body.toString() === 'ok';
+  };
+
+  test('is there with its head, and its connection can serve a call that is sent at once', async () => {
+    const opened = await world(answering(ok));
+    for (let n = 0; n < 10; n += 1) expect(await isWhole(opened)).toBe(true);
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('is whole or fails when the upstream resets the connection behind it', async () => {
+    const opened = await world(async ({ requests, socket }) => {
+      await requests(1);
+      socket.write(ok, () => socket.resetAndDestroy());
+    });
+    expect(['200 "ok"', 'failed reset sent']).toContain(await outcome(opened));
+    await opened.upstream.allClosed();
+  });
+
+  test('stays whole when its call is aborted in the tick in which it came', async () => {
+    const opened = await world(answering(ok));
+    const leaving = new AbortController();
+    const send: Transport['send'] = async (asked) => {
+      const head = await opened.transport.send(asked);
+      queueMicrotask(() => queueMicrotask(() => leaving.abort()));
+      return head;
+    };
+    expect(await isWhole(opened, { signal: leaving.signal }, { send })).toBe(true);
   });
 });
