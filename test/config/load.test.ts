@@ -39,16 +39,10 @@ test('a thousand workspaces may share one section by its anchor, and a section t
   const [upstreams = ''] = file().split('workspaces:');
   const text = `${upstreams}workspaces:\n${names.map(written).join('')}`;
   expect([...(parse(text).workspaces.get('w999')?.upstreams ?? [])]).toEqual(['api']);
-  const layers = Array.from({ length: 9 }, (_, index) =>
-    index === 0
-      ? '&a0 [x]'
-      : `&a${index} [${Array(10)
-          .fill(`*a${index - 1}`)
-          .join(', ')}]`,
-  );
-  expect(readDocument(`[${layers.join(', ')}]`, {}).faults).toMatchObject([
-    { reason: expect.stringContaining('multiply too far') as unknown },
-  ]);
+  const tenOf = (n: number): string => `&a${n} [${`*a${n - 1}, `.repeat(10)}]`;
+  const layers = ['&a0 [x]', ...Array.from({ length: 8 }, (_, at) => tenOf(at + 1))];
+  const [fault] = readDocument(`[${layers.join(', ')}]`, {}).faults;
+  expect(fault?.reason).toContain('multiply too far');
 });
 
 test('ten thousand workspaces that may call each of very many upstreams keep one set of their names', () => {
@@ -180,11 +174,8 @@ describe('a setting with several sources', () => {
   });
 
   test('inherits the maximum wait before a wait is judged', () => {
-    const text = (seconds: number) =>
-      file({
-        api: 'limits: { maxWaitSeconds: 700 }, ',
-        more: `server: { maxWaitCeilingSeconds: ${seconds} }\n`,
-      });
+    const api = 'limits: { maxWaitSeconds: 700 }, ';
+    const text = (most: number) => file({ api, more: `server: { maxWaitCeilingSeconds: ${most} }\n` });
     expect(upstreamOf(text(900))?.limits.maxWaitSeconds).toBe(700);
     expect(problemsOf(text(650))).toMatchObject([
       { path: 'upstreams.api.limits.maxWaitSeconds', reason: 'is above maxWaitCeilingSeconds (650)' },
@@ -201,23 +192,30 @@ describe('a setting with several sources', () => {
 
 describe('the messages about a configuration file', () => {
   const [wrongPort, nowhere] = [{ more: 'server: { port: x }\n' }, { acme: 'upstreams: [nowhere], ' }];
+  const redis = { more: 'redis: { url: "redis://r" }\n' };
   test.each([
     [
       'every problem of the file at once',
-      file({
+      {
         ...wrongPort,
         api: 'limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", ',
         acme: 'weight: -1, ',
-      }),
-      'server.port upstreams.api.credential upstreams.api.limits.requestsPerMinute upstreams.api.limits.typo workspaces.acme.weight',
+      },
+      'server.port api.credential api.limits.requestsPerMinute api.limits.typo acme.weight',
     ],
     [
       'every contradiction between sections at once',
-      file({ ...nowhere, more: 'redis: { url: "redis://r" }\n' }),
-      'privacy.labelKey workspaces.acme.upstreams[0]',
+      { ...nowhere, ...redis },
+      'privacy.labelKey acme.upstreams[0]',
     ],
-    ['contradictions without mistakes of form only', file({ ...wrongPort, ...nowhere }), 'server.port'],
-  ])('name %s', (_, text, paths) => expect(pathsOf(text).join(' ')).toBe(paths));
+    ['contradictions without mistakes of form only', { ...wrongPort, ...nowhere }, 'server.port'],
+  ])('name %s', (_, text, paths) =>
+    expect(
+      pathsOf(file(text))
+        .join(' ')
+        .replaceAll(/upstreams\.(?=api)|workspaces\./g, ''),
+    ).toBe(paths),
+  );
 
   test('read as file, line, key, reason and fix', () =>
     expect(() => parse(file({ more: 'server: { port: -1 }\n' }))).toThrow(

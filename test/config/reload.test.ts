@@ -150,37 +150,32 @@ describe('with a file system that reports no changes,', () => {
 });
 
 describe('an invalid configuration file', () => {
-  /** Texts one after the other, with what has been applied and reported after each. */
-  test.each<[string, readonly (readonly [text: string | null, applied: number, reported: number])[]]>([
+  /** Texts one after the other, and how often each time settings were applied and errors reported. */
+  const [one, two] = [textWith('one'), textWith('two')];
+  test.each<[string, (string | null)[], string]>([
     [
-      'leaves the old settings in use, is reported once, and is tried again when it changes',
-      [
-        ['upstreams: {}\n', 0, 1],
-        [null, 0, 2],
-        [textWith('two'), 1, 2],
-      ],
+      'leaves the old settings in use, is reported once, and tried again when it changes',
+      ['upstreams: {}\n', null, two],
+      '0,1 0,2 1,2',
     ],
     [
-      'that returns to the text in use is taken over again, and reported again when it becomes invalid again',
-      [
-        ['x', 0, 1],
-        [textWith('one'), 1, 1],
-        ['x', 1, 2],
-      ],
+      'that returns to the text in use is taken over, and reported again when it is invalid again',
+      ['x', one, 'x'],
+      '0,1 1,1 1,2',
     ],
     [
-      'that was missing for a while and returns unchanged is taken over again, so that it counts as accepted',
-      [
-        [null, 0, 1],
-        [textWith('one'), 1, 1],
-      ],
+      'that was missing and returns unchanged is taken over again: it counts as accepted',
+      [null, one],
+      '0,1 1,1',
     ],
-  ])('%s', async (_, steps) => {
-    const { seen, write } = polled(textWith('one'));
-    for (const [text, ...expected] of steps) {
+  ])('%s', async (_, texts, expected) => {
+    const { seen, write } = polled(one);
+    const after: unknown[] = [];
+    for (const text of texts) {
       await write(text);
-      expect([text, ...seen()]).toEqual([text, ...expected]);
+      after.push(seen());
     }
+    expect(after.join(' ')).toBe(expected);
   });
 
   test('that lacks another file is applied when that file exists, without a change of its own', async () => {

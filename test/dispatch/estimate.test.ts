@@ -55,11 +55,12 @@ describe('the estimated tokens of a call', () => {
   test('come with the pictures', () => {
     const input = [{ role: 'user', content: [{ type: 'input_image', image_url: png }] }];
     expect(post('/v1/responses', { input }).costs).toEqual({ requests: 1, tokens: 768, images: 1 });
-    const text = [
-      { type: 'text', text: x(40) },
-      { type: 'image_url', image_url: { url: png } },
-    ];
-    expect(chat(say(text)).costs).toEqual({ requests: 1, tokens: 778, images: 1 });
+    const image = { type: 'image_url', image_url: { url: png } };
+    expect(chat(say([{ type: 'text', text: x(40) }, image])).costs).toEqual({
+      requests: 1,
+      tokens: 778,
+      images: 1,
+    });
   });
 
   test.each([
@@ -186,27 +187,22 @@ describe('the estimated tokens of a call have', () => {
   });
 });
 
-test.each('/v1/assistants /v1/threads /v1/batches /v1/messages/batches /v1/fine_tuning/jobs'.split(' '))(
-  'a call that generates no text is one request: %s',
-  (path) => {
-    const described = post(path, { model: 'm', instructions: x(4_000), ...say(x(4_000)) });
-    expect(described).toMatchObject({ model: 'm', costs: { requests: 1 }, guess: null });
-    expect(described.costs).not.toHaveProperty('tokens');
-  },
-);
+const jobs = '/v1/assistants /v1/threads /v1/batches /v1/messages/batches /v1/fine_tuning/jobs';
+test.each(jobs.split(' '))('a call that generates no text is one request: %s', (path) => {
+  const described = post(path, { model: 'm', instructions: x(4_000), ...say(x(4_000)) });
+  expect(described).toMatchObject({ model: 'm', costs: { requests: 1 }, guess: null });
+  expect(described.costs).not.toHaveProperty('tokens');
+});
 
 const counting =
   '/v1/messages/count_tokens?beta=true /v1beta/models/m:countTokens /v1/responses/input_tokens /model/m/count-tokens /tokenize';
-test.each(counting.split(' '))(
-  'a call that counts tokens spends none, and has a quota of its own: %s',
-  (path) => {
-    const body = { model: 'm', ...say(x(4_000)) };
-    const described = post(path, body);
-    expect(described).toMatchObject({ model: 'm', guess: null, safe: true });
-    expect(described.costs).toEqual({ requests: 1 });
-    expect(described.tier).not.toBe(post('/v1/messages', body).tier);
-  },
-);
+test.each(counting.split(' '))('a call that counts tokens spends none and has its own quota: %s', (path) => {
+  const body = { model: 'm', ...say(x(4_000)) };
+  const described = post(path, body);
+  expect(described).toMatchObject({ model: 'm', guess: null, safe: true });
+  expect(described.costs).toEqual({ requests: 1 });
+  expect(described.tier).not.toBe(post('/v1/messages', body).tier);
+});
 
 describe('a call for images', () => {
   const multipart = 'multipart/form-data; boundary=b0';
@@ -228,21 +224,16 @@ describe('a call for images', () => {
 
   test('has model and n in a form, whatever its files contain and however they are named', () => {
     const bait = file(`--x\r\n${field('model', 'not-this-one')}`);
-    const body = form(
-      bait,
-      file('nor-this', 'model'),
-      field('model', 'm'),
-      field('n', '2'),
-      field('prompt', x(8)),
-    );
+    const fields = [field('model', 'm'), field('n', '2'), field('prompt', x(8))];
+    const body = form(bait, file('nor-this', 'model'), ...fields);
     expect(edit(body)).toMatchObject({ model: 'm', costs: { requests: 1, tokens: 2, images: 2 } });
     expect(edit(body, 'multipart/form-data; boundary="b0"').model).toBe('m');
     expect(edit(form(field('model', 'm').replace('"model"', 'model'))).model).toBe('m');
   });
 
-  test.each(['', '--b0', '--b0\r\nrubbish\r\n--b0--', 'no boundary at all'])(
-    'is one for the form %j',
-    (body) => expect(edit(body)).toMatchObject({ model: null, costs: { requests: 1, images: 1 } }),
+  const broken = ['', '--b0', '--b0\r\nrubbish\r\n--b0--', 'no boundary at all'];
+  test.each(broken)('is one for the form %j', (body) =>
+    expect(edit(body)).toMatchObject({ model: null, costs: { requests: 1, images: 1 } }),
   );
 
   test('is none with a form for another purpose', () => {
@@ -397,11 +388,10 @@ describe('the estimate of a very large body', () => {
     expect(post(chatPath, '['.repeat(mib)).costs).toEqual({ requests: 1 });
     expect(tokens(post(chatPath, '['.repeat(mib + 4)))).toBe(mib / 4 + 1 + 3);
     const start = '{"query":"{ shop { name } }","pad":"';
-    const isSafe = (length: number): boolean =>
-      called('/admin/api/2026-10/graphql.json', {
-        kind: 'commerce',
-        body: `${start}${x(length - start.length - 2)}"}`,
-      }).safe;
+    const isSafe = (length: number): boolean => {
+      const body = `${start}${x(length - start.length - 2)}"}`;
+      return called('/admin/api/2026-10/graphql.json', { kind: 'commerce', body }).safe;
+    };
     expect([isSafe(mib), isSafe(mib + 1)]).toEqual([true, false]);
   });
 
@@ -415,10 +405,8 @@ describe('the estimate of a very large body', () => {
     ['many short texts', Array<string>(2_048).fill(x(700))],
     ['tokens', Array<number>(300_000).fill(12_345)],
   ])('of embeddings of %s comes with their model', (_, input) => {
-    for (const members of [
-      { model: 'm1', input },
-      { input, model: 'm1', encoding_format: 'base64' },
-    ])
+    const after = { input, model: 'm1', encoding_format: 'base64' };
+    for (const members of [{ model: 'm1', input }, after])
       expect(post('/v1/embeddings', JSON.stringify(members)).model).toBe('m1');
   });
 

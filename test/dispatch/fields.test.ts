@@ -77,15 +77,13 @@ describe('fields sent upstream', () => {
     expect(outgoing({ rawFields, passesCookies: false })).toEqual(own);
   });
 
-  test.each(['content-length', 'host', 'via', 'authorization', 'x-a'])(
+  test.each('content-length host via authorization x-a'.split(' '))(
     'keep %s although Connection names it',
     (name) => {
       const rawFields = ['Connection', name, 'X-A', '1'];
       const kept = { 'x-a': '1', authorization: 'injected', 'content-length': '3' };
-      expect(outgoing({ rawFields, route: withCredential('authorization'), bodyBytes: 3 })).toEqual({
-        ...own,
-        ...kept,
-      });
+      const route = withCredential('authorization');
+      expect(outgoing({ rawFields, route, bodyBytes: 3 })).toEqual({ ...own, ...kept });
     },
   );
 
@@ -98,7 +96,7 @@ describe('fields sent upstream', () => {
   });
 
   test.each([`user:${key}`, `${key}:`, `${key}:x`, `:${key}`])(
-    'never hold an API key in Basic, in whatever field: %s',
+    'never hold an API key in Basic: %s',
     (text) => {
       const value = `Basic ${Buffer.from(text).toString('base64')}`;
       const rawFields = ['Authorization', value, 'X-A', value, 'Sluice-Upstream-Authorization', value];
@@ -117,9 +115,8 @@ describe('fields sent upstream', () => {
   });
 
   test('never hold anything but text, and never a secret, whatever the client sends', () => {
-    const names = 'Authorization X-Api-Key api-key Cookie Connection TE x-y Sluice-Key Host __proto__'.split(
-      ' ',
-    );
+    const sent = 'Authorization X-Api-Key api-key Cookie Connection TE x-y Sluice-Key Host __proto__';
+    const names = sent.split(' ');
     const value = fc.constantFrom('', 'a', 'close, content-length', key, `Bearer ${key}`, `x=1; y=${key}`);
     fc.assert(
       fc.property(fc.array(fc.tuple(fc.constantFrom(...names), value)), fc.nat(3), (pairs, bodyBytes) => {
@@ -146,12 +143,7 @@ describe('the credential sent upstream', () => {
     ['is never the client’s own when one is configured', [ownField, 'Bearer mine'], byOperator, injected],
     ['is the client’s own else', [...withKey, ownField, 'Bearer mine'], {}, mine],
     ['is its Authorization beside Sluice-Key', [...besideKey, 'Bearer mine'], keyInOther, mine],
-    [
-      'is no API key sent twice',
-      ['X-Other', key, ownField, key, ...besideKey, `Bearer ${key}`],
-      keyInOther,
-      {},
-    ],
+    ['is no key sent twice', ['X-Other', key, ownField, key, ...besideKey, `Bearer ${key}`], keyInOther, {}],
   ])('%s: %j', (_, rawFields, changes, expected) => {
     expect(outgoing({ rawFields, ...changes })).toEqual({ ...own, ...expected });
   });

@@ -147,10 +147,8 @@ describe.each(names)('a %s', (name) => {
   });
 
   test('is sent again twice when nothing of it was sent, or its credential is renewed', () => {
-    expect(chain(name, neverSent)).toMatchObject({
-      waits: [100, 200],
-      last: { shouldRetry: null, closes: 'none' },
-    });
+    const last = { shouldRetry: null, closes: 'none' };
+    expect(chain(name, neverSent)).toMatchObject({ waits: [100, 200], last });
     expect(chain(name, renewed)).toMatchObject({ waits: [0, 0], last: { kind: 'pass', closes: 'none' } });
   });
 

@@ -127,7 +127,7 @@ describe('the parser of stated times', () => {
   test.each(none)('finds no information in %p', (value) => expect(leftMs(value)).toBeNull());
 
   test.each([-90_000, 90_000])(
-    'measures instants from that of the response: a skew of %d ms does not matter',
+    'measures instants from that of the response, also with a skew of %d ms',
     (skew) => {
       const date = new Date(now + skew).toUTCString();
       expect(leftMs(new Date(now + skew + 5_000).toISOString(), date)).toBe(5_000);

@@ -30,18 +30,16 @@ const home = (port: number, path = '/'): string => `http://127.0.0.1:${port}${pa
 const failed = (fault: string) => ({ kind: 'failed', fault });
 
 describe('a token endpoint', () => {
-  test.each(['https://id.example', 'http://127.0.0.1', 'https://[::1]', 'http://169.254.169.254'])(
-    'is not asked at a private address: %s',
-    async (origin) => {
-      let asked = 0;
-      const port = await serving((_, response) => {
-        asked += 1;
-        response.end('{}');
-      });
-      const result = await post(`${origin}:${port}/token`, { allowPrivateAddresses: false });
-      expect([result, asked]).toEqual([failed('address_denied'), 0]);
-    },
-  );
+  const inside = ['https://id.example', 'http://127.0.0.1', 'https://[::1]', 'http://169.254.169.254'];
+  test.each(inside)('is not asked at a private address: %s', async (origin) => {
+    let asked = 0;
+    const port = await serving((_, response) => {
+      asked += 1;
+      response.end('{}');
+    });
+    const result = await post(`${origin}:${port}/token`, { allowPrivateAddresses: false });
+    expect([result, asked]).toEqual([failed('address_denied'), 0]);
+  });
 
   test('is asked once, and a redirect is a response like any other', async () => {
     const seen: string[] = [];
@@ -79,7 +77,7 @@ describe('a token endpoint', () => {
   });
 
   test.each(['before its head', 'inside its body'])(
-    'that stops %s is given up after the limit',
+    'that stops %s is given up at the limit',
     async (where) => {
       const port = await serving((_, response) => {
         if (where === 'inside its body') response.writeHead(200).write('{');
@@ -91,9 +89,6 @@ describe('a token endpoint', () => {
 
   test('that does not listen or breaks off is unreachable', async () => {
     const port = await serving((_, response) => response.destroy());
-    expect([await post(home(port)), await post(home(1))]).toEqual([
-      failed('unreachable'),
-      failed('unreachable'),
-    ]);
+    for (const each of [port, 1]) expect(await post(home(each))).toEqual(failed('unreachable'));
   });
 });

@@ -48,14 +48,11 @@ const ranges: readonly (readonly [string, string, string, string | null, string 
 const words = (text: string): string[] => text.trim().split(/\s+/);
 
 describe('a public address', () => {
-  test.each(ranges)(
-    'is none of %s, from its first to its last address and no further',
-    (_, first, last, below, above) => {
-      expect([isPublicAddress(first), isPublicAddress(last)]).toEqual([false, false]);
-      for (const neighbour of [below, above])
-        if (neighbour !== null) expect([neighbour, isPublicAddress(neighbour)]).toEqual([neighbour, true]);
-    },
-  );
+  test.each(ranges)('is none of %s, from first to last and no further', (_, first, last, below, above) => {
+    expect([isPublicAddress(first), isPublicAddress(last)]).toEqual([false, false]);
+    for (const neighbour of [below, above])
+      if (neighbour !== null) expect([neighbour, isPublicAddress(neighbour)]).toEqual([neighbour, true]);
+  });
 
   test.each(words('1.1.1.1 8.8.8.8 2606:4700:4700::1111 2a00:1450:4001::200e ::ffff:8.8.8.8'))(
     'is %s',

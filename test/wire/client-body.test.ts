@@ -26,7 +26,8 @@ async function holding() {
 }
 
 describe('the body of a request', () => {
-  test.each([0, 1, maxReplayBytes, maxReplayBytes + 1, maxBodyBytes])(
+  const sizes = [0, 1, maxReplayBytes, maxReplayBytes + 1, maxBodyBytes];
+  test.each(sizes)(
     'of %d bytes of every value arrives as sent, with a length and in a chunk',
     async (size) => {
       const { raw } = await served(echo);

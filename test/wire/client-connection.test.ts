@@ -82,18 +82,16 @@ describe('pipelined requests', () => {
 });
 
 describe('after an error response', () => {
-  test.each(['unauthenticated', 'target_invalid', 'queue_full', 'upstream_timeout'] as const)(
-    '%s, the next request on the connection gets a well-framed response',
-    async (code) => {
-      const { raw } = await served(async (call) => {
-        if (numberOf(call) === '0') throw new Refusal(code);
-        return echoNumber(call);
-      });
-      await raw.send(get(0) + get(1));
-      const [refusal, next] = await raw.responses(2);
-      expect([refusal?.field('sluice-error'), next?.body.toString()]).toEqual([code, '1']);
-    },
-  );
+  const codes = ['unauthenticated', 'target_invalid', 'queue_full', 'upstream_timeout'] as const;
+  test.each(codes)('%s, the next request on the connection gets a well-framed response', async (code) => {
+    const { raw } = await served(async (call) => {
+      if (numberOf(call) === '0') throw new Refusal(code);
+      return echoNumber(call);
+    });
+    await raw.send(get(0) + get(1));
+    const [refusal, next] = await raw.responses(2);
+    expect([refusal?.field('sluice-error'), next?.body.toString()]).toEqual([code, '1']);
+  });
 
   test('that ends the connection, the next request is not served', async () => {
     const { raw, calls } = await served();

@@ -85,7 +85,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     ['a NAT64 address of metadata', 'upstream.test', ['64:ff9b::a9fe:a9fe']],
     ['a name with a mapped address', 'upstream.test', ['::ffff:127.0.0.1']],
   ])(
-    '%s is denied without a connection, also to calls that would wait for a socket',
+    '%s is denied without a connection, also to calls that wait for a socket',
     async (_, host, addresses) => {
       const upstream = await open(scheme);
       const send = sender(`${scheme}://${host}:${upstream.port}`, { ...way, resolve: to(...addresses) });
@@ -106,14 +106,11 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
   test.each([
     ['fails', () => Promise.reject(new Error('canary'))],
     ['knows no address', async () => []],
-  ] satisfies [string, Resolve][])(
-    'a resolver that %s makes the upstream unreachable',
-    async (_, resolve) => {
-      const error = await failureOf(`${scheme}://upstream.test:1`, { ...way, resolve });
-      expect(error).toMatchObject(unreachable);
-      expect(error.message).not.toContain('canary');
-    },
-  );
+  ] satisfies [string, Resolve][])('a resolver that %s makes it unreachable', async (_, resolve) => {
+    const error = await failureOf(`${scheme}://upstream.test:1`, { ...way, resolve });
+    expect(error).toMatchObject(unreachable);
+    expect(error.message).not.toContain('canary');
+  });
 
   test('a resolver that does not respond makes the upstream unreachable after five seconds', async () => {
     const delays: number[] = [];

@@ -23,71 +23,62 @@ async function calling(stack: Stack, path: string, sent = stack.head('GET', stac
 const served = (stack: Stack): string[] => requestLines(receivedBy(stack));
 const depth = (stack: Stack): Promise<number> => stack.metric('sluice_queue_depth');
 
-const leave: Readonly<Record<string, (client: RawClient) => void>> = {
-  reset: (client) => client.abort(),
-  close: (client) => client.socket.destroy(),
-  'half-close': (client) => client.halfClose(),
-};
+const leaving = test.each<[string, (client: RawClient) => void]>([
+  ['reset', (client) => client.abort()],
+  ['close', (client) => client.socket.destroy()],
+  ['half-close', (client) => client.halfClose()],
+]);
 
-test.each(Object.entries(leave))(
-  'a client that leaves by %s in the middle of the head or the body causes no upstream call',
-  async (_, gone) => {
-    const stack = await opened();
-    const head = stack.head('POST', stack.proxy('/x'), 'Content-Length: 10\r\n');
-    for (const cut of [1, 20, head.length - 1, head.length, head.length + 5]) {
-      const client = await calling(stack, '/x', `${head}0123456789`.slice(0, cut));
-      if (cut > head.length) await until(async () => (await stack.metric('sluice_queue_bytes')) > 0);
-      gone(client);
-      await client.closed;
+leaving('a client that leaves by %s amid its head or body causes no upstream call', async (_, gone) => {
+  const stack = await opened();
+  const head = stack.head('POST', stack.proxy('/x'), 'Content-Length: 10\r\n');
+  for (const cut of [1, 20, head.length - 1, head.length, head.length + 5]) {
+    const client = await calling(stack, '/x', `${head}0123456789`.slice(0, cut));
+    if (cut > head.length) await until(async () => (await stack.metric('sluice_queue_bytes')) > 0);
+    gone(client);
+    await client.closed;
+  }
+  await expectClean(stack);
+  expect(receivedBy(stack)).toBe('');
+});
+
+leaving('a waiting client that leaves by %s uses no unit or slot; the others move up', async (_, gone) => {
+  const gate = Promise.withResolvers<void>();
+  const script: Script = async ({ requests, send, socket }) => {
+    for (let count = 1; ; count += 1) {
+      await requests(count);
+      if (socket.destroyed) return;
+      await gate.promise;
+      send(ok);
     }
-    await expectClean(stack);
-    expect(receivedBy(stack)).toBe('');
-  },
-);
-
-test.each(Object.entries(leave))(
-  'a waiting client that leaves by %s uses no unit or slot, and the calls behind it move up',
-  async (_, gone) => {
-    const gate = Promise.withResolvers<void>();
-    const script: Script = async ({ requests, send, socket }) => {
-      for (let count = 1; ; count += 1) {
-        await requests(count);
-        if (socket.destroyed) return;
-        await gate.promise;
-        send(ok);
-      }
-    };
-    const stack = await opened(script, { kind: 'commerce' });
-    const clients = await Promise.all([0, 1, 2, 3, 4, 5].map((n) => calling(stack, `/n/${n}`)));
-    await until(async () => (await depth(stack)) === 5);
-    const first = /\/n\/\d/.exec(receivedBy(stack))?.[0];
-    const waiting = clients.filter((__, n) => `/n/${n}` !== first);
-    for (const client of waiting.slice(0, 3)) gone(client);
-    await until(async () => (await depth(stack)) === 2);
-    gate.resolve();
-    for (const client of waiting.slice(3)) expect((await client.responses(1))[0]?.status).toBe(200);
-    await expectClean(stack);
-    expect(served(stack)).toHaveLength(3);
-    for (const client of clients) client.socket.destroy();
-  },
-);
+  };
+  const stack = await opened(script, { kind: 'commerce' });
+  const clients = await Promise.all([0, 1, 2, 3, 4, 5].map((n) => calling(stack, `/n/${n}`)));
+  await until(async () => (await depth(stack)) === 5);
+  const first = /\/n\/\d/.exec(receivedBy(stack))?.[0];
+  const waiting = clients.filter((__, n) => `/n/${n}` !== first);
+  for (const client of waiting.slice(0, 3)) gone(client);
+  await until(async () => (await depth(stack)) === 2);
+  gate.resolve();
+  for (const client of waiting.slice(3)) expect((await client.responses(1))[0]?.status).toBe(200);
+  await expectClean(stack);
+  expect(served(stack)).toHaveLength(3);
+  for (const client of clients) client.socket.destroy();
+});
 
 const begun = bytes('HTTP/1.1 200 OK|Transfer-Encoding: chunked||5|hello|');
-test.each(Object.entries(leave))(
-  'a client that leaves by %s while the upstream works, or amid its response, ends the upstream call',
-  async (_, gone) => {
-    for (const said of ['', begun]) {
-      const stack = await opened(saying(said));
-      const client = await calling(stack, '/slow');
-      await until(() => served(stack).length === 1);
-      if (said !== '') await client.until((text) => text.includes('hello'));
-      gone(client);
-      await stack.upstream.allClosed();
-      await expectClean(stack);
-      expect(served(stack)).toHaveLength(1);
-    }
-  },
-);
+leaving('a client that leaves by %s amid the upstream’s work or response ends that call', async (_, gone) => {
+  for (const said of ['', begun]) {
+    const stack = await opened(saying(said));
+    const client = await calling(stack, '/slow');
+    await until(() => served(stack).length === 1);
+    if (said !== '') await client.until((text) => text.includes('hello'));
+    gone(client);
+    await stack.upstream.allClosed();
+    await expectClean(stack);
+    expect(served(stack)).toHaveLength(1);
+  }
+});
 
 test('a client that leaves while its throttled call sleeps takes the call out of its lane', async () => {
   const stack = await opened(answering(bytes('HTTP/1.1 429 Slow|Retry-After: 20|Content-Length: 0||')));

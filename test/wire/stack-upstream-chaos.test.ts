@@ -89,14 +89,11 @@ describe('a refusal whose body breaks', () => {
 });
 
 describe('a refusal', () => {
-  test.each(['', 'Idempotency-Key: one\r\n'])(
-    'reaches the client whole when it is large: %j',
-    async (field) => {
-      const body = 'x'.repeat(300_000);
-      const stack = await opened(answering(bytes(`HTTP/1.1 422 No|Content-Length: ${body.length}||`) + body));
-      expect(last(await call(stack, 'POST', '/large', field))?.body.toString()).toBe(body);
-    },
-  );
+  test.each(['', 'Idempotency-Key: one\r\n'])('reaches the client whole if large: %j', async (field) => {
+    const body = 'x'.repeat(300_000);
+    const stack = await opened(answering(bytes(`HTTP/1.1 422 No|Content-Length: ${body.length}||`) + body));
+    expect(last(await call(stack, 'POST', '/large', field))?.body.toString()).toBe(body);
+  });
 
   test('is absorbed for a 429 with an endless body, and its connection is closed', async () => {
     const stack = await opened(async ({ requests, send, socket, number }) => {

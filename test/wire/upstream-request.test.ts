@@ -12,23 +12,6 @@ const world = (): Promise<SendingWorld> => worldOf(answering(ok));
 const wire = ({ upstream }: SendingWorld): string =>
   upstream.connections.map((connection) => connection.received()).join('');
 
-/** What the gateway makes of a client's fields. */
-const fieldsOf = (rawFields: readonly string[], more: Partial<Parameters<typeof outgoingFields>[0]> = {}) =>
-  outgoingFields({
-    rawFields,
-    route: {
-      host: 'upstream.test',
-      credential: { field: 'x-api-key', value: 'theirs' },
-      upstream: { propagateTrace: false, carriers: usualCarriers },
-    },
-    passesCookies: false,
-    dropFields: ['authorization'],
-    method: 'GET',
-    bodyBytes: 0,
-    traceparent: null,
-    ...more,
-  });
-
 describe('a request to the upstream', () => {
   test('has exactly the requested bytes', async () => {
     const opened = await world();
@@ -43,13 +26,21 @@ describe('a request to the upstream', () => {
     expect(wire(opened)).toBe(bytes(`POST /a?b HTTP/1.1|${fields}||hello`));
   });
 
-  test.each(['GET', 'HEAD', 'DELETE', 'OPTIONS', 'PUT', 'PATCH', 'QUERY'])(
-    'is framed when a %s has a body, whatever the client’s Connection says',
+  test.each('GET HEAD DELETE OPTIONS PUT PATCH QUERY'.split(' '))(
+    'is framed for %s with a body, whatever Connection says',
     async (method) => {
       const opened = await world();
       const body = Buffer.from(bytes('GET /smuggled HTTP/1.1|host: x||'));
       const named = ['Connection', 'content-length, transfer-encoding', 'Transfer-Encoding', 'chunked'];
-      const fields = fieldsOf(named, { method, bodyBytes: body.length });
+      const fields = outgoingFields({
+        rawFields: named,
+        route: { host: 'x', credential: null, upstream: { propagateTrace: false, carriers: usualCarriers } },
+        passesCookies: false,
+        dropFields: [],
+        method,
+        bodyBytes: body.length,
+        traceparent: null,
+      });
       (await opened.send({ method, fields, body })).body.destroy();
       const [head = '', ...rest] = wire(opened).split('\r\n\r\n');
       expect(head.match(/content-length: \d+/gi)).toEqual([`content-length: ${body.length}`]);
@@ -67,20 +58,6 @@ describe('a request to the upstream', () => {
     const fields = { host: 'x', 'content-length': String(body.length) };
     expect(await text((await opened.send({ method: 'POST', fields, body })).body)).toBe('ok');
     expect(wire(opened).split('\r\n\r\n')[1]?.length).toBe(body.length);
-  });
-
-  test('never carries the API key, Expect or hop-by-hop fields of the client', async () => {
-    const opened = await world();
-    const key = `slc_a_${'c'.repeat(43)}`;
-    const hop = 'Expect: 100-continue|Trailer: X-T|TE: trailers|Upgrade: h2c|HTTP2-Settings: x';
-    const lines = `Authorization: Bearer ${key}|${hop}|Sluice-Key: ${key}|X-Again: ${key}|__proto__: p`;
-    const rawFields = lines.split('|').flatMap((line) => line.split(': '));
-    for (const method of ['GET', 'POST'])
-      await text((await opened.send({ method, fields: fieldsOf(rawFields, { method }) })).body);
-    expect(wire(opened)).not.toContain(key);
-    expect(wire(opened)).not.toMatch(/expect|trailer|te:|upgrade|settings|sluice-key/i);
-    expect(wire(opened).match(/x-api-key: theirs/g)).toHaveLength(2);
-    expect(wire(opened)).toContain('__proto__: p');
   });
 
   test.each([
@@ -162,10 +139,7 @@ describe('a request that waits for its place in the writing order', () => {
 
   test.each([
     ['is never sent when its kept connection closes meanwhile', ''],
-    [
-      'takes no response that was sent on its connection before',
-      bytes('HTTP/1.1 200 OK|content-length: 6||poison'),
-    ],
+    ['takes no response that was sent before it', bytes('HTTP/1.1 200 OK|content-length: 6||poison')],
   ])('%s', async (_what, unasked) => {
     const opened = await kept();
     const { hold, release } = gate();
@@ -173,8 +147,7 @@ describe('a request that waits for its place in the writing order', () => {
     await pulse();
     if (unasked === '') opened.upstream.connections[0]?.socket.end();
     else opened.upstream.connections[0]?.send(unasked);
-    const expected = { kind: 'unreachable', neverSent: true };
-    expect(await failure(sending)).toMatchObject(expected);
+    expect(await failure(sending)).toMatchObject({ kind: 'unreachable', neverSent: true });
     release();
     await opened.upstream.allClosed();
     expect(wire(opened).match(/GET/g)).toHaveLength(1);

@@ -59,10 +59,9 @@ describe('a response of the upstream', () => {
     for (const status of passed)
       expect(await outcome(opened, { pathAndQuery: `/${status}` })).toBe(`${status} ""`);
     for (const status of ['000', '001', '010', '099', 100, 101, 102, 103, 199, 600, 700, 999])
-      expect([status, await outcome(opened, { pathAndQuery: `/${status}` })]).toEqual([
-        status,
-        expect.stringMatching(/^failed (invalid|reset) sent$/),
-      ]);
+      expect(`${status} ${await outcome(opened, { pathAndQuery: `/${status}` })}`).toMatch(
+        /^\d+ failed (invalid|reset) sent$/,
+      );
   });
 
   test('may have any byte in its reason', async () => {
@@ -89,6 +88,7 @@ describe('a response of the upstream', () => {
   /** What is cut in the moment of its head has failed as a whole. */
   const cut = (how: string): unknown => expect.stringMatching(`^(200 cut ${how}|failed ${how} body)$`);
   const packed = gzipSync('hello').toString('latin1');
+  const ofPacked = `200 ${JSON.stringify(packed)}`;
   test.each([
     ['Trailer beside Content-Length', `${start}Trailer: x|${two}`, '200 "ok"'],
     ['trailers', `${inChunks}2|ok|0|X: y||`, '200 "ok"'],
@@ -120,11 +120,7 @@ describe('a response of the upstream', () => {
     ['a body on 304', `HTTP/1.1 304 No|${two}`, '304 ""'],
     ['no body on 304 with its length', 'HTTP/1.1 304 No|content-length: 2||', '304 ""'],
     ['no body', `${start}content-length: 0||`, '200 ""'],
-    [
-      'gzip',
-      `${start}content-encoding: gzip|content-length: ${packed.length}||${packed}`,
-      `200 ${JSON.stringify(packed)}`,
-    ],
+    ['gzip', `${start}content-encoding: gzip|content-length: ${packed.length}||${packed}`, ofPacked],
     ['two equal lengths in one line', `${start}content-length: 2, 2||ok`, invalid],
     ['a length with a zero in front', `${start}content-length: 02||ok`, '200 "ok"'],
     ['bytes after the body', `${start}${two}garbage`, '200 "ok"'],
@@ -164,19 +160,16 @@ describe('a response of the upstream', () => {
     ['a counted', 'reset', counted],
     ['a chunked', 'end', chunked],
     ['a chunked', 'reset', chunked],
-  ] as const)(
-    'of %s body, cut by %s after any number of bytes, never ends cleanly',
-    async (_, how, whole) => {
-      const opened = await world(ending((path) => whole.slice(0, Number(path)), how));
-      const headEnd = whole.indexOf('\r\n\r\n') + 4;
-      await Promise.all(
-        Array.from(whole, async (_byte, at) => {
-          const got = await outcome(opened, { pathAndQuery: `/${at}` });
-          expect([at, got]).toEqual([at, at < headEnd ? 'failed reset sent' : cut('reset')]);
-        }),
-      );
-    },
-  );
+  ] as const)('of %s body, cut by %s after so many bytes, never ends cleanly', async (_, how, whole) => {
+    const opened = await world(ending((path) => whole.slice(0, Number(path)), how));
+    const headEnd = whole.indexOf('\r\n\r\n') + 4;
+    await Promise.all(
+      Array.from(whole, async (_byte, at) => {
+        const got = await outcome(opened, { pathAndQuery: `/${at}` });
+        expect([at, got]).toEqual([at, at < headEnd ? 'failed reset sent' : cut('reset')]);
+      }),
+    );
+  });
 
   test('that ends with the connection does not end cleanly when the connection is reset instead', async () => {
     const opened = await world(ending(bytes('HTTP/1.1 200 OK||part of it'), 'reset'));

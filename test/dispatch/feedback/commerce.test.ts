@@ -71,10 +71,8 @@ describe('GraphQL cost', () => {
   test('is found at the end of a body that was cut', () => {
     const body = JSON.stringify({ data: { text: '"cost":{"a":1} }'.repeat(900) } }, null, 1).slice(0, -1);
     const whole = `${body}, "extensions": ${JSON.stringify(asked(900), null, 2)} }`;
-    expect(costFromTail(whole.slice(-8_192))).toMatchObject({
-      meters: [{ limit: 1_000 }],
-      requestedCost: 452,
-    });
+    const found = { meters: [{ limit: 1_000 }], requestedCost: 452 };
+    expect(costFromTail(whole.slice(-8_192))).toMatchObject(found);
     expect(graphql(whole.slice(-8_192)).meters).toEqual(graphql(whole).meters);
   });
 
@@ -99,16 +97,13 @@ describe('GraphQL cost', () => {
     expect(graphql({ data: { shop: {} }, extensions }).meters).toEqual([]);
   });
 
-  test.each([1e-9, Number.MIN_VALUE])(
-    'drains within a day, even where it is restored by %d a second',
-    (restored) =>
-      expect(graphql({ extensions: status(1_000, 0, restored) }).meters).toMatchObject([{ windowMs: dayMs }]),
+  test.each([1e-9, Number.MIN_VALUE])('drains within a day, even where %d a second is restored', (rate) =>
+    expect(graphql({ extensions: status(1_000, 0, rate) }).meters).toMatchObject([{ windowMs: dayMs }]),
   );
 
   test('is no more than a full bucket', () => {
-    const body = JSON.stringify({
-      extensions: status(1_000, 990, 50, { requestedQueryCost: 1e308, actualQueryCost: 1e300 }),
-    });
+    const costs = { requestedQueryCost: 1e308, actualQueryCost: 1e300 };
+    const body = JSON.stringify({ extensions: status(1_000, 990, 50, costs) });
     expect(graphql(body)).toMatchObject({ requestedCost: 1_000, actualCost: 1_000 });
     expect(costFromTail(body)).toMatchObject({ requestedCost: 1_000, actualCost: 1_000 });
   });
@@ -117,6 +112,7 @@ describe('GraphQL cost', () => {
 describe('a GraphQL refusal', () => {
   const coded = { message: 'Slow', extensions: { code: 'THROTTLED' } };
   const tooMuch = 'Query cost is 2003, which exceeds the single query max cost limit (1000).';
+  const tooMuchByCode = { extensions: { code: 'MAX_COST_EXCEEDED' } };
   const extensions = asked(202, null);
   test.each<[string, object, object | null]>([
     ['waits for the whole requested cost', { errors: [coded], extensions }, rate(5_000, 'cost')],
@@ -125,11 +121,7 @@ describe('a GraphQL refusal', () => {
     ['beside empty data did not run', { data: { cartCreate: null }, errors: [coded] }, rate(null, 'cost')],
     ['beside no data did not run', { data: null, errors: [coded] }, rate(null, 'cost')],
     ['of too great a cost is permanent', { errors: [{ message: tooMuch }] }, permanent('max_cost')],
-    [
-      'has a code for that',
-      { errors: [{ extensions: { code: 'MAX_COST_EXCEEDED' } }] },
-      permanent('max_cost'),
-    ],
+    ['has a code for that', { errors: [tooMuchByCode] }, permanent('max_cost')],
     ['is no other error', { errors: [{ message: 'Field does not exist' }] }, null],
   ])('%s: %j', (_, body, throttle) => expect(graphql(body).throttle).toEqual(throttle));
 

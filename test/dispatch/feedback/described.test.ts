@@ -149,11 +149,7 @@ describe('what is left of a described window', () => {
   ])('%s', (_, speaks, fields, expected) => expect(metersOf({ speaks }, fields)).toMatchObject([expected]));
 
   test('is of one day where app and user have the same limit, that of the field described first', () => {
-    const dayOf = (whose: string) => ({
-      limit: `${whose}-limit`,
-      remaining: `${whose}-left`,
-      window: 86_400,
-    });
+    const dayOf = (of: string) => ({ limit: `${of}-limit`, remaining: `${of}-left`, window: 86_400 });
     const speaks = { windows: [{ requests: 100, seconds: 900 }], fields: [dayOf('app'), dayOf('user')] };
     const fields = { 'app-limit': '17', 'app-left': '2', 'user-limit': '17', 'user-left': '9' };
     expect(metersOf({ speaks }, fields)).toEqual([

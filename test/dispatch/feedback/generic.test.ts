@@ -1,7 +1,7 @@
 /** What the fields of an API that nobody has described teach: refusals, windows by the drafts of the IETF and by usual names. */
 import { describe, expect, test } from '@jest/globals';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/language-model.policy.ts';
-import { dayMs, error, limits, meterWords, metersOf, nowMs, throttleOf, waitOf } from './learning.ts';
+import { dayMs, error, limits, meterWords, metersOf, nowMs, quota, throttleOf, waitOf } from './learning.ts';
 import type { Fields, Who } from './learning.ts';
 
 describe('a refusal of a generic upstream', () => {
@@ -53,11 +53,7 @@ const threeQuarters = limits('x-ratelimit', 5_000, 4_999, String(nowMs / 1_000 +
 
 test.each<[string, Fields, string]>([
   ['a burst beside a minute', burst, 'requests_burst 10/1s 0..1, requests 100/60s'],
-  [
-    'three windows in one field',
-    inOne,
-    'requests_burst 10/1s 5..6, requests 50/60s, requests_hour 1000/3600s',
-  ],
+  ['three windows in one', inOne, 'requests_burst 10/1s 5..6, requests 50/60s, requests_hour 1000/3600s'],
   ['windows by name', named, 'requests 5/1s 0..1, requests_hour 1000/3600s 9..10, requests_day 9000/86400s'],
   ['the policy in three fields', limits('ratelimit', '100, 100;w=60', 90, '30'), 'requests 100/60s 9..10'],
   ['a window behind each number', behind, 'requests 100/21600s 23..24'],
@@ -70,11 +66,7 @@ test.each<[string, Fields, string]>([
   ['an unknown length', limits('x-ratelimit', 10, 3, '1'), 'requests 10/? resets in 1s 6..7'],
   ['a day by what is left', limits('x-ratelimit', 1_000, 999, '80000'), 'requests_day 1000/86400s 0..1'],
   ['an hour by a clock ahead', limits('x-ratelimit', 1_000, 999, '3601'), 'requests 1000/3600s 0..1'],
-  [
-    'a day without a window',
-    structured('"p";q=1000', '"p";r=900;t=80000'),
-    'requests_day 1000/86400s 99..100',
-  ],
+  ['no window but a day', structured('"p";q=9', '"p";r=7;t=80000'), 'requests_day 9/86400s 1..2'],
 ])('the fields of a success state %s: %j', (_, fields, expected) =>
   expect(meterWords('generic', fields)).toBe(expected),
 );
@@ -97,10 +89,7 @@ test.each<Fields>([
 });
 
 test('a period of renewal is a day at most', () => {
-  const fields = {
-    'x-ratelimit-limit-requests': '1',
-    'x-ratelimit-remaining-requests': '0',
-    'x-ratelimit-renewalperiod-requests': `1${'0'.repeat(30)}`,
-  };
+  const period = { 'x-ratelimit-renewalperiod-requests': `1${'0'.repeat(30)}` };
+  const fields = { ...quota('requests', 1, 0, ''), ...period };
   expect(metersOf('language-model', fields)).toMatchObject([{ windowMs: dayMs }]);
 });

@@ -100,18 +100,16 @@ describe('input and output tokens that are counted apart', () => {
     ['another plain limit counts all', { ...apart, ...anthropic('tokens', 9, 1) }, { tokens: 9, ...both }],
     ['fields of another provider', others, { input_tokens: 9, output_tokens: 8 }],
   ])('%s: %j', (_, fields, expected) => {
-    expect(Object.fromEntries(metersOf(model, fields).map(({ meter, limit }) => [meter, limit]))).toEqual(
-      expected,
-    );
+    const meters = metersOf(model, fields).map(({ meter, limit }) => [meter, limit]);
+    expect(Object.fromEntries(meters)).toEqual(expected);
   });
 
   test.each([
     ['input tokens per minute (ITPM)', 'input_tokens'],
     ['output tokens per minute (OTPM)', 'output_tokens'],
   ])('are refused in the words "%s"', (metric, meter) => {
-    const body = said(
-      `Rate limit reached on ${metric}: Limit 9000, Used 8500, Requested 821. Try again in 2.5s.`,
-    );
+    const sums = 'Limit 9000, Used 8500, Requested 821. Try again in 2.5s.';
+    const body = said(`Rate limit reached on ${metric}: ${sums}`);
     expect(learn(model, { body })).toMatchObject({
       meters: [{ meter, limit: 9_000 }],
       throttle: { kind: 'rate', waitMs: 2_500, meter },
@@ -125,7 +123,7 @@ describe('the verdict on a response', () => {
   const overload = { kind: 'overload', waitMs: 3_000 };
   const detailed = error('', { code: 'insufficient_quota', details: [{ reason: 'NEW' }] });
   const reached =
-    'Rate limit reached for x in organization o on tokens per min (TPM): Limit 10, Requested 11.';
+    'Rate limit reached for x in organization o on tokens per min (TPM): Limit 9, Requested 11.';
   test.each<[string, number, unknown, object]>([
     ['spent credit', 429, refusal('credit_balance_exhausted', 'insufficient_quota'), permanent('quota')],
     ['a spent organization', 429, refusal('organization_spend_limit_exceeded', 'x'), permanent('quota')],
@@ -199,10 +197,8 @@ describe('the sentence of a refusal', () => {
   test('replaces the limit of the fields when that of the project is tighter', () => {
     const fields = quota('tokens', 30_000, 554, '58.891s');
     const limitOf = (body: object) => learn(model, { fields, body }).meters.map(({ limit }) => limit);
-    expect([limitOf(sentence(20_000, 19_900)), limitOf(sentence(50_000, 49_900))]).toEqual([
-      [20_000],
-      [30_000],
-    ]);
+    const limits = [limitOf(sentence(20_000, 19_900)), limitOf(sentence(50_000, 49_900))];
+    expect(limits).toEqual([[20_000], [30_000]]);
   });
 
   test('is understood in its older form', () => {
@@ -223,10 +219,8 @@ describe('an event inside a 200 stream', () => {
 
   test('teaches what a refusal with the same error teaches, in each envelope', () => {
     const expected = { ...learn(model, { body }), errorStatus: 429 };
-    expect(expected).toMatchObject({
-      throttle: { waitMs: 11_054, meter: 'tokens' },
-      requestedTokens: 12_528,
-    });
+    const throttle = { waitMs: 11_054, meter: 'tokens' };
+    expect(expected).toMatchObject({ throttle, requestedTokens: 12_528 });
     const failed = JSON.stringify({ type: 'response.failed', response: body });
     for (const event of [body, failed, `data: ${failed}\n\n`]) expect(learnFrom(event)).toEqual(expected);
   });

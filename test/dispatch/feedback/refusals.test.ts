@@ -1,7 +1,4 @@
-/**
- * Refusals whose words decide: what no wait cures, for one call or for a whole account, and what ends by itself; each in the words of
- * its provider.
- */
+/** Refusals whose words decide: what no wait cures, for one call or for a whole account, and what ends by itself. */
 import { describe, expect, test } from '@jest/globals';
 import { unknownDialect } from '../../../src/dispatch/feedback/dialect.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
@@ -54,14 +51,12 @@ describe('a 402 that lies in the call itself concerns no other:', () => {
     'Insufficient credits: this image requires 12 credits, you have 3.',
   ])('%s', (message) => expect(inEveryEnvelope(message)).toEqual(allOf(message, 'too_large')));
 
-  test.each(['context_length_exceeded', 'request_too_large', 'prompt_too_long', 'max_tokens_exceeded'])(
-    'by its code %s, as well as a 429',
-    (code) => {
-      const body = error('no', { code });
-      for (const status of [402, 429])
-        expect(throttleOf(model, { status, body })).toEqual(permanent('too_large'));
-    },
-  );
+  const codes = 'context_length_exceeded request_too_large prompt_too_long max_tokens_exceeded'.split(' ');
+  test.each(codes)('by its code %s, as well as a 429', (code) => {
+    const body = error('no', { code });
+    for (const status of [402, 429])
+      expect(throttleOf(model, { status, body })).toEqual(permanent('too_large'));
+  });
 });
 
 describe('a 402 of a spent account concerns everybody who uses it:', () => {
@@ -108,9 +103,9 @@ describe('a 402 of a spent account concerns everybody who uses it:', () => {
   ])('without a word, or by its code: %j', (body) => expect(of402(body)).toEqual(permanent('quota')));
 });
 
-test.each(['Nope.', 'Please contact us', '<html><h1>402</h1></html>', 'E-4711'])(
-  'a 402 in unknown words is unclear: %s',
-  (message) => expect(inEveryEnvelope(message)).toEqual(allOf(message, 'unclear')),
+const unknown = ['Nope.', 'Please contact us', '<html><h1>402</h1></html>', 'E-4711'];
+test.each(unknown)('a 402 in unknown words is unclear: %s', (message) =>
+  expect(inEveryEnvelope(message)).toEqual(allOf(message, 'unclear')),
 );
 
 const inFlight = { metadata: { limit_source: 'openrouter_in_flight_budget' } };
@@ -157,11 +152,7 @@ test.each<[string, object, string, number?]>([
   ['Ark, a spent trial', coded('QuotaExceeded', 'Your account has exhausted its free trial quota'), 'quota'],
   ['Bedrock', { message: 'Too many tokens per day, please wait before trying again.' }, 'daily'],
   ['Gemini without a quota of the model', coded(429, zero, exhausted), 'daily'],
-  [
-    'Gemini, the customer’s own cap',
-    coded(429, 'Your project has exceeded its monthly spending cap.'),
-    'quota',
-  ],
+  ['Gemini, its user’s cap', coded(429, 'Your project has exceeded its monthly spending cap.'), 'quota'],
   ['Gemini, paid in advance', coded(429, 'Your prepayment credits are depleted.', exhausted), 'quota'],
   ['Workers AI', { errors: [{ code: 4006, message: 'used up your daily free allocation' }] }, 'quota'],
   ['fal', { detail: 'User is locked. Reason: Exhausted balance. Top up your balance.' }, 'quota'],
@@ -184,11 +175,7 @@ test.each<[string, object, number | null]>([
   ['tokens of a minute', { message: 'Too many tokens, please wait before trying again.' }, null],
   ['a quota of minutes', coded('quota_exceeded', 'Try again in 20s.'), 20_000],
   ['a length', tooFast('exceed your 50,000 input tokens per minute. Please reduce the prompt length'), null],
-  [
-    'a sum',
-    tooFast('on tokens per min (TPM): Limit 30000, Used 22999, Requested 7002. Try again in 20ms.'),
-    20,
-  ],
+  ['a sum', tooFast('tokens per min (TPM): Limit 9000, Used 5999, Requested 3002. Try again in 20ms.'), 20],
   ['tokens', tooFast('Number of request tokens has exceeded your per-minute rate limit'), null],
   ['a frequency', tooFast('Please reduce the frequency of requests'), null],
   ['a plan', tooFast('You have sent too many requests. Upgrade your plan for a higher rate limit.'), null],
@@ -221,10 +208,9 @@ describe('a refusal because too many calls are in flight', () => {
   ])('says so: %s', (message) => {
     const body = JSON.stringify(error(message));
     const facts = { status: 429, fields: new Map(), body, callClass: 'default', nowMs: 0 };
-    const expected = { refusesConcurrency: true, throttle: { kind: 'rate', meter: null } };
-    expect(learn(model, { body })).toMatchObject(expected);
-    expect(learn('generic', { body })).toMatchObject(expected);
-    expect(learnFrom('generic', facts, unknownDialect)).toMatchObject(expected);
+    const undescribed = learnFrom('generic', facts, unknownDialect);
+    for (const learned of [learn(model, { body }), learn('generic', { body }), undescribed])
+      expect(learned).toMatchObject({ refusesConcurrency: true, throttle: { kind: 'rate', meter: null } });
   });
 
   const spoken = '[{"message":"ConcurrentRequests Limit exceeded.","errorCode":"REQUEST_LIMIT_EXCEEDED"}]';

@@ -1,7 +1,4 @@
-/**
- * The wait that a refusal states, in the spelling of each provider: documented fields and bodies, or recorded ones. How a time itself
- * may be written is in `../stated-time.test.ts`.
- */
+/** The wait that a refusal states, in the spelling of each provider. How a time may be written is in `../stated-time.test.ts`. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
