@@ -4,13 +4,14 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { beforeEach, describe, expect, test } from '@jest/globals';
 import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { readSettings } from '../../src/config/load.ts';
 import { SettingsWatch, type WatchOptions } from '../../src/config/reload.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { pollMs, settleMs } from '../../src/file-watch.ts';
+import { closers } from '../support/closers.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
@@ -21,11 +22,6 @@ workspaces:
     keys: [${keys.map((key) => `'sha256:${sha256(key)}'`).join(', ')}]
 `;
 const firstKey = (settings: Settings | undefined) => settings?.workspaces.get('acme')?.keys[0]?.sha256;
-
-const closers: (() => void | Promise<void>)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0)) await close();
-});
 
 const nextIteration = (): Promise<void> => new Promise((resume) => setImmediate(resume));
 /** Lets the thread that checks a text, and everything else, go on until something holds. */
@@ -52,7 +48,7 @@ function watched(path: string, changes: Partial<WatchOptions>) {
     onError: ({ message }) => void errors.push(message),
     ...changes,
   });
-  closers.unshift(() => watch.close());
+  closers.push(() => watch.close());
   return { watch, settings, errors };
 }
 

@@ -1,19 +1,14 @@
 /** The way to a token endpoint: guarded addresses, no redirects, bounded time and size, failures without a word of it. */
 import type { RequestListener } from 'node:http';
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { createEndpoint, endpointLimitMs } from '../../src/dispatch/one-request.ts';
+import { closers } from '../support/closers.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { homeward } from '../support/gateway.ts';
 import { listening } from '../support/listening.ts';
 import { until } from '../support/until.ts';
 
-const closers: (() => Promise<void>)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0)) await close();
-});
-
-/** Port of a server on loopback. */
 async function serving(listener: RequestListener): Promise<number> {
   const { port, close } = await listening(listener);
   closers.push(close);

@@ -13,9 +13,7 @@ export interface CallOptions extends AdmissionOptions {
   readonly perDay?: number | null;
   /** The ceilings are defaults, and yield to what the upstream states. */
   readonly isDefault?: boolean;
-  /** Names the ceiling. */
   readonly workspace?: string;
-  /** How long the call may wait, milliseconds. */
   readonly maxWaitMs?: number;
   readonly maxWaitIfAskedMs?: number;
   readonly clientGone?: AbortSignal;
@@ -23,10 +21,8 @@ export interface CallOptions extends AdmissionOptions {
   readonly mode?: AdmissionRequest['mode'];
 }
 
-/** What `enter` of the queue takes. */
 export type Entering = Parameters<AdmissionQueue['enter']>;
 
-/** A call that arrives now, to be entered. */
 export function callOf(clock: Clock, ticket: string, options: CallOptions = {}): Entering {
   const { perMinute = null, perDay = null, workspace = 'w', maxWaitIfAskedMs = 600_000 } = options;
   const { isDefault = false, mode = 'enforce', ...more } = options;
@@ -89,7 +85,6 @@ export interface QueueParts extends Pick<AdmissionQueueParts, 'joinedBucketOf' |
   readonly around?: (limiter: Limiter) => Limiter;
 }
 
-/** The queue over the embedded stores. */
 export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts) {
   const ceilings = more.ceilings ?? new CeilingStore(clock);
   const embedded = createEmbeddedLimiter(clock, {

@@ -8,11 +8,8 @@ export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bu
   readonly lane?: string;
   /** Left out, the bucket has none (unless `limit` or `setting` is given). */
   readonly meters?: Admission['setting']['meters'];
-  /** Stated requests per window. */
   readonly limit?: number;
-  /** Of `limit`, milliseconds. */
   readonly windowMs?: number;
-  /** Grants before the first response. */
   readonly probe?: number;
   /** What a store is asked for; a limiter has the life of its leases from its settings. */
   readonly leaseMs?: number;
@@ -20,7 +17,6 @@ export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bu
   readonly arrivedAt?: number;
 }
 
-/** As a limiter takes it, and as a store does. */
 export function admission(
   ticket: string,
   options: AdmissionOptions = {},

@@ -4,7 +4,6 @@ import type { CliIo } from '../../src/cli/io.ts';
 
 interface Surroundings {
   readonly env?: CliIo['env'];
-  /** Wall clock, milliseconds. */
   readonly now?: number;
 }
 

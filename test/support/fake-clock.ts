@@ -12,7 +12,6 @@ interface Event {
 }
 
 export class FakeClock implements Clock {
-  /** The next one last. */
   readonly #events: Event[] = [];
   #time = 0;
   #sequence = 0;
@@ -40,7 +39,6 @@ export class FakeClock implements Clock {
     };
   }
 
-  /** Something happens at its own time. */
   outside(at: number, run: () => void): CancelTimer {
     const event = this.#insert(at, run);
     return () => {
@@ -58,7 +56,6 @@ export class FakeClock implements Clock {
     return this.#timers;
   }
 
-  /** The run ends after this instant. */
   halt(): void {
     this.#halted = true;
   }

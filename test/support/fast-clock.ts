@@ -1,10 +1,7 @@
 /**
- * A clock whose time runs faster than ours, for promises about minutes and days. Give the same one to the gateway and
- * to the simulators of the same process: between them nothing looks different, except that sockets seem slow.
- *
+ * A clock whose time runs faster than ours. Give the same one to the gateway and to the simulators of the same process.
  * While somebody has set a timer it goes on in steps, each a round of the event loop and at most `stepMs` real milliseconds long:
- * where the process is kept from running, or a round has much to do, this time waits for it. So a slow machine makes a test
- * longer, not its sockets slower.
+ * a slow machine makes a test longer, not its sockets slower.
  */
 import { systemClock, type Clock } from '../../src/clock.ts';
 

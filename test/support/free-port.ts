@@ -1,4 +1,3 @@
-/** Ports that nobody uses. */
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:net';
 

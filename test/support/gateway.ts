@@ -1,6 +1,4 @@
-/**
- * A real gateway on real sockets for journey tests: settings from YAML text, ports chosen by the system, log lines kept.
- */
+/** A real gateway on real sockets: settings from YAML text, ports chosen by the system, log lines kept. */
 import { parseSettings } from '../../src/config/load.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
@@ -16,7 +14,6 @@ export interface GatewayOptions {
   readonly workspaces?: Readonly<Record<string, string>>;
   /** Further keys of `server:`, indented by two blanks. */
   readonly server?: string;
-  /** Default: the system's. */
   readonly clock?: Clock;
   /** Default: nothing is shed for load. */
   readonly load?: ServiceParts['load'];
@@ -62,25 +59,21 @@ export const homeward: NonNullable<ServiceParts['resolve']> = () =>
 
 export async function startGateway(options: GatewayOptions) {
   const names = Object.keys(options.workspaces ?? { acme: '' });
-  const made = new Map(names.map((name) => [name, createKey()]));
-  const hashes = Object.fromEntries([...made].map(([name, { hash }]) => [name, hash]));
-  /** API key of each workspace. */
+  const made = names.map((name) => [name, createKey()] as const);
   const keys: Readonly<Record<string, string>> = Object.fromEntries(
-    [...made].map(([name, { key }]) => [name, key]),
+    made.map(([name, { key }]) => [name, key]),
   );
-  const yaml = gatewayYaml(options, hashes);
+  const yaml = gatewayYaml(options, Object.fromEntries(made.map(([name, { hash }]) => [name, hash])));
   const logs: string[] = [];
   const service = await serviceOf(yaml, logs, {
     clock: options.clock ?? systemClock,
     ...(options.load === undefined ? {} : { load: options.load }),
   });
   return {
-    /** Of the data port. */
     url: `http://127.0.0.1:${service.dataAddress.port}`,
     adminUrl: `http://127.0.0.1:${service.adminAddress.port}`,
     keys,
     service,
-    /** Log lines so far. */
     logs,
     /** The configuration in use; change it and `reload`. */
     yaml,

@@ -4,7 +4,6 @@ import type { Clock } from '../../src/clock.ts';
 export interface ManualClock extends Clock {
   /** Moves time and fires what is due; what fires sees its own instant. */
   advance(ms: number): void;
-  /** Timers set and neither cancelled nor fired. */
   readonly waiting: number;
 }
 

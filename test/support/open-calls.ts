@@ -19,7 +19,6 @@ const leases = new Map<Lease, string>();
 const abandoned = new Map<BucketKey, number>();
 let isWatching = false;
 
-/** Watches every admission queue of this file from now on. */
 export function watchAdmission(): void {
   if (check === undefined || isWatching) return;
   isWatching = true;

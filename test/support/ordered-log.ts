@@ -1,7 +1,4 @@
-/**
- * One log in the memory of a test, followed by several replicas. It is as slow or as lossy as the test says: a replica can be stopped,
- * kept away from the log, and the log can lose what came last.
- */
+/** One log in memory, followed by replicas that a test stops or keeps away from it; it can lose what came last. */
 import { replicaId, type ReplicaId } from '../../src/ids.ts';
 import type { Entry, Follower, Log, Urgency } from '../../src/log/log.ts';
 import type { ManualClock } from './manual-clock.ts';
@@ -20,7 +17,6 @@ export class OrderedLog<Event> {
     return this.#term;
   }
 
-  /** The end of one replica. */
   open(replica: string): LogEnd<Event> {
     const end = new LogEnd<Event>(this, replicaId(replica));
     this.#ends.add(end);
@@ -34,8 +30,7 @@ export class OrderedLog<Event> {
   put({ replica, batch, events }: Pick<Entry<Event>, 'replica' | 'batch' | 'events'>): void {
     const last = this.entries.at(-1);
     const at = Math.max(last?.at ?? 0, this.clock.now());
-    const sequence = this.entries.length + 1;
-    this.entries.push({ sequence, term: this.#term, at, replica, batch, events });
+    this.entries.push({ sequence: this.entries.length + 1, term: this.#term, at, replica, batch, events });
     for (const end of this.#ends) end.read();
   }
 
@@ -111,7 +106,6 @@ export class LogEnd<Event> implements Log<Event> {
     this.#send();
   }
 
-  /** Reads the log from its beginning. */
   rejoin(kept: number): void {
     if (this.#place !== 'joined') return;
     this.#readAgain();

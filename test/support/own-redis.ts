@@ -1,15 +1,12 @@
 /** Real Redis servers of one test, clients of them and wires to them: all are closed when the test ends, the last one first. */
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
-import { afterEach } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { closers } from './closers.ts';
 import { startRedis, type RedisOptions, type RedisServer } from './redis.ts';
 import { until } from './until.ts';
 
-export const closers: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0).toReversed()) await close();
-});
+export { closers };
 
 export async function ownRedis(options: RedisOptions = {}): Promise<RedisServer> {
   const started = await startRedis(options);

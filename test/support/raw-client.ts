@@ -8,7 +8,6 @@ export interface RawResponse {
   /** Name (lower case) and value, in order. */
   readonly fields: readonly (readonly [string, string])[];
   readonly body: Buffer;
-  /** First value of a field, or `undefined`. */
   readonly field: (name: string) => string | undefined;
 }
 
@@ -92,7 +91,6 @@ export function heardOn(socket: Socket) {
   const chunks: Buffer[] = [];
   const waiting = new Set<() => void>();
   let isOver = false;
-  /** Everything so far. */
   const received = (): Buffer => Buffer.concat(chunks);
   const checkAll = (): void => waiting.forEach((check) => check());
   socket.on('data', (chunk) => {
@@ -147,9 +145,7 @@ export async function connectRaw(port: number) {
       await until(() => readResponses(received(), [], isOver()).responses.length >= count);
       return readResponses(received(), [], isOver()).responses;
     },
-    /** Stops sending; still receives. */
     halfClose: () => void socket.end(),
-    /** Ends the connection with a reset. */
     abort: () => void socket.resetAndDestroy(),
   };
 }

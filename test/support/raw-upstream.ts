@@ -4,7 +4,6 @@ import { createServer, type AddressInfo, type Server, type Socket } from 'node:n
 import { createServer as createTlsServer } from 'node:tls';
 import { heardOn } from './raw-client.ts';
 
-/** One accepted connection, as the script sees it. */
 export type RawConnection = ReturnType<typeof rawConnection>;
 export type Script = (connection: RawConnection) => void | Promise<void>;
 
@@ -38,9 +37,7 @@ export async function rawUpstream(
     port,
     origin: `http${tls === undefined ? '' : 's'}://127.0.0.1:${port}`,
     connections: connections as readonly RawConnection[],
-    /** Open connections at this moment. */
     open: () => sockets.size,
-    /** Resolves when no connection is open. */
     allClosed: () =>
       new Promise<void>((resolve) => {
         const check = (): void => {
@@ -70,7 +67,6 @@ function rawConnection(socket: Socket, number: number) {
     until,
     /** Resolves when `count` requests whose heads and announced bodies are complete have arrived. */
     requests: (count: number) => until((text) => completeRequests(text) >= count),
-    /** Writes bytes (one per character). */
     send: (text: string) => void socket.write(text, 'latin1'),
   };
 }

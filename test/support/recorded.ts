@@ -14,9 +14,7 @@ export interface Recorded<Status = number> {
 
 /** The responses of a file, each with what a test expects of it. */
 export function recorded<Expected, Status = number>(file: string): (Recorded<Status> & Expected)[] {
-  // Untyped data enters here.
-  const all = parse(readFileSync(new URL(file, fixtures), 'utf8')) as object[];
-  return all.map(
+  return (parse(readFileSync(new URL(file, fixtures), 'utf8')) as object[]).map(
     (one) => ({ kind: 'language-model', fields: {}, body: null, ...one }) as Recorded<Status> & Expected,
   );
 }

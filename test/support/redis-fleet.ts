@@ -1,8 +1,6 @@
-/**
- * Several replicas over one Redis, and a client that goes round them: what cluster tests and the verification share.
- * Owns: configuration text, calls, readings of the upstream's log. Judges nothing by itself.
- */
+/** Several replicas over one Redis, and a client that goes round them: what cluster tests and the verification share. */
 import { Agent, request, type IncomingMessage } from 'node:http';
+import { text } from 'node:stream/consumers';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../simulators/log.ts';
@@ -65,7 +63,6 @@ function refusalOf({ headers }: Pick<IncomingMessage, 'headers'>, document: stri
   };
 }
 
-/** Keep-alive sockets of one client. */
 export const clientAgent = (): Agent => new Agent({ keepAlive: true, maxSockets: Infinity });
 
 /** Sends one call; a broken connection is status 0. */
@@ -79,7 +76,6 @@ export async function send(call: {
   readonly agent?: Agent;
   readonly signal?: AbortSignal;
 }) {
-  /** Monotonic milliseconds. */
   const sentAt = systemClock.monotonic();
   const body = call.body === undefined ? null : JSON.stringify(call.body);
   /** `code`: of a refusal made by Sluice, or of a broken connection; empty for a response of the upstream. */
@@ -104,13 +100,10 @@ export async function send(call: {
         },
         (response) => {
           const code = String(response.headers['sluice-error'] ?? '');
-          const parts: Buffer[] = [];
-          response.on('error', () => end(0, 'cut'));
-          response.on('end', () =>
-            end(response.statusCode ?? 0, code, refusalOf(response, Buffer.concat(parts).toString())),
+          text(response).then(
+            (all) => end(response.statusCode ?? 0, code, refusalOf(response, code === '' ? '' : all)),
+            () => end(0, 'cut'),
           );
-          if (code === '') response.resume();
-          else response.on('data', (part: Buffer) => parts.push(part));
         },
       );
       outgoing.on('error', (failure: NodeJS.ErrnoException) => end(0, failure.code ?? failure.name));
@@ -124,11 +117,7 @@ export const chatPath = '/via/openai/v1/chat/completions';
 export const chatBody = { model: 'gpt-4o', messages: [{ role: 'user', content: 'hello' }], max_tokens: 8 };
 export const ordersPath = '/via/shop/admin/api/2026-10/orders.json';
 
-/**
- * Calls that reached the upstream more than `apartMs` behind one that was sent more than `apartMs` after them: what a
- * client that sends one call after the other would notice. Calls that several processes send in the same moment have no
- * order that anybody could keep.
- */
+/** Calls that reached the upstream more than `apartMs` behind one that was sent more than `apartMs` after them. */
 export function overtaken(
   responses: readonly CallResponse[],
   entries: readonly LogEntry[],
@@ -153,7 +142,6 @@ export function overtaken(
   return count;
 }
 
-/** Milliseconds between the first and the last admitted call. */
 export function makespan(entries: readonly LogEntry[]): number {
   const times = entries.filter(({ decision }) => decision === 'admitted').map(({ t }) => t);
   return times.length === 0 ? 0 : Math.max(...times) - Math.min(...times);

@@ -1,12 +1,8 @@
-/**
- * Everything that is said to a Redis, as its `MONITOR` tells it, one line per command. By a socket of its own: the driver
- * fails when the first line comes with the reply to `MONITOR` (ioredis 5, "Command queue state error").
- */
+/** Everything that is said to a Redis, as its `MONITOR` tells it, by a socket of its own: the driver may fail at the first line. */
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { createInterface } from 'node:readline';
 
-/** What happened in a bucket. */
 interface BucketEvent {
   readonly kind: string;
   readonly ticket?: string;
@@ -14,7 +10,6 @@ interface BucketEvent {
   readonly lease?: string;
 }
 
-/** An event of a log, as a replica appended it. */
 interface LoggedEvent {
   readonly kind: string;
   readonly admission?: { readonly ticket: string };

@@ -1,7 +1,4 @@
-/**
- * The limiter's Redis side of one replica, as the service builds it, without servers around it: for tests that ask the
- * stores themselves. Owns: building and ending; grants are kept in the order in which they came.
- */
+/** The stores of one replica, as the service builds them, without servers around them. */
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
@@ -12,7 +9,7 @@ import { noTelemetry } from './no-telemetry.ts';
 
 export type TestReplica = Awaited<ReturnType<typeof startReplica>>;
 
-/** Where the test does not say how long a command may take, longer than a busy machine keeps anybody waiting. Milliseconds. */
+/** Longer than a busy machine keeps anybody waiting. */
 const patientMs = 2_000;
 
 export function redisSettings(redis: string | null): Settings {
@@ -38,7 +35,6 @@ export async function startReplica(redis: string | null, { connect }: { readonly
   /** Lines of the log that call something a bug: message, fields and cause. */
   const bugs: string[] = [];
   const warnings: string[] = [];
-  /** When each ticket was granted, on `performance.now()`. */
   const at = new Map<string, number>();
   const waiting = new Map<string, (grant: Grant) => void>();
   const telemetry: Telemetry = {
@@ -74,7 +70,6 @@ export async function startReplica(redis: string | null, { connect }: { readonly
     await stores.close();
     throw failure;
   });
-  /** Resolves when the ticket has a grant. */
   const granted = (ticket: string): Promise<Grant> =>
     new Promise((resolve) => {
       const known = grants.find((grant) => grant.ticket === ticket);

@@ -1,7 +1,4 @@
-/**
- * A real redis-server of a test's own: private port on 127.0.0.1, private directory, nothing saved. No mock stands in
- * for it: when there is no server and none can be installed, the test fails and says so.
- */
+/** A real redis-server of a test's own: private port and directory, nothing saved. Where there is none, the test fails and says so. */
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { access, constants, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -50,11 +47,9 @@ export async function startRedis({
     const directory = await mkdtemp(join(tmpdir(), 'sluice-redis-'));
     const private_ = ['--port', String(port), '--bind', '127.0.0.1', '--dir', directory];
     const forgetful = ['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction'];
-    const child = spawn(
-      binary,
-      [...private_, ...forgetful, ...(typeof args === 'function' ? args(port) : args)],
-      { stdio: ['ignore', 'pipe', 'pipe'] },
-    );
+    const more = typeof args === 'function' ? args(port) : args;
+    const stdio = ['ignore' as const, 'pipe' as const, 'pipe' as const];
+    const child = spawn(binary, [...private_, ...forgetful, ...more], { stdio });
     try {
       await ready(child);
       return server(child, port, directory);

@@ -1,20 +1,26 @@
 /** One transport, one upstream and what a test needs to send between them. */
 import type { Readable } from 'node:stream';
-import { afterEach } from '@jest/globals';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { Transport, type TransportAttempt } from '../../src/dispatch/transport.ts';
+import { closers } from './closers.ts';
 import { rawUpstream, type Script } from './raw-upstream.ts';
 
 export type SendingWorld = Awaited<ReturnType<typeof sendingWorld>>;
 
 export const patient = { connectMs: 100_000, headMs: 100_000, idleMs: 100_000, totalMs: 120_000 };
 
-async function sendingWorld(script: Script, clock: Clock = systemClock) {
+/** Closed after the test. */
+export async function sendingWorld(script: Script, clock: Clock = systemClock) {
   const upstream = await rawUpstream(script);
   const agents = createAgents({ allowPrivateAddresses: true, maxSockets: 64, caFile: null }, { clock });
   const transport = new Transport(clock);
+  closers.push(
+    () => upstream.close(),
+    () => agents.close(),
+    () => transport.close(),
+  );
   /** An attempt with harmless values for all that a test leaves out. */
   const attempt = (changes: Partial<TransportAttempt> = {}): TransportAttempt => ({
     origin: upstream.origin,
@@ -27,31 +33,8 @@ async function sendingWorld(script: Script, clock: Clock = systemClock) {
     signal: new AbortController().signal,
     ...changes,
   });
-  return {
-    upstream,
-    transport,
-    agents,
-    attempt,
-    send: (changes?: Partial<TransportAttempt>) => transport.send(attempt(changes)),
-    async close() {
-      transport.close();
-      agents.close();
-      await upstream.close();
-    },
-  };
-}
-
-/** Opens worlds; after each test those that it opened are closed. */
-export function sendingWorlds(): (script: Script, clock?: Clock) => Promise<SendingWorld> {
-  const worlds: SendingWorld[] = [];
-  afterEach(async () => {
-    for (const opened of worlds.splice(0)) await opened.close();
-  });
-  return async (script, clock) => {
-    const opened = await sendingWorld(script, clock);
-    worlds.push(opened);
-    return opened;
-  };
+  const send = (changes?: Partial<TransportAttempt>) => transport.send(attempt(changes));
+  return { upstream, transport, agents, attempt, send };
 }
 
 /** A body's bytes, one character each; rejects with what cut it. */

@@ -1,13 +1,9 @@
-/**
- * A token endpoint (RFC 6749 §4.4 and §6) on a real socket: tokens that end, tokens that revoke each other, refresh tokens that are
- * replaced with each use, responses that are slow, missing, lost or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
- */
+/** A token endpoint (RFC 6749 §4.4 and §6) on a real socket. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change. */
 import type { IncomingHttpHeaders } from 'node:http';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import type { OAuthClient } from '../../src/config/settings.ts';
 import { listening } from './listening.ts';
 
-/** A client of the endpoint as the configuration gives it. */
 export const oauthClient: OAuthClient = {
   tokenUrl: 'https://id.example/token',
   clientId: 'client-sim',
@@ -35,8 +31,7 @@ export type Manner =
 
 export interface TokenEndpointOptions {
   readonly clock?: Clock;
-  /** Life of a token; `null`: it does not end, and no life is stated. */
-  readonly lifeSeconds?: number | null;
+  readonly lifeSeconds?: number;
   /** A new token ends the earlier ones. */
   readonly isRotating?: boolean;
   /** Gives tokens for a refresh token only. */
@@ -113,11 +108,10 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
     if (isRotating) valid.clear();
     valid.add(token);
     issued.push(token);
-    if (lifeSeconds !== null) later(lifeSeconds * 1000, () => revoke(token));
+    later(lifeSeconds * 1000, () => revoke(token));
     await changed();
-    const life = lifeSeconds === null ? {} : { expires_in: lifeSeconds };
     const refresh = refreshToken === null ? {} : { refresh_token: refreshToken };
-    return JSON.stringify({ access_token: token, token_type: 'Bearer', ...life, ...refresh });
+    return JSON.stringify({ access_token: token, token_type: 'Bearer', expires_in: lifeSeconds, ...refresh });
   };
   const server = await listening((request, response) => {
     atOnce += 1;
@@ -150,15 +144,12 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
   return {
     url: `${server.url}/oauth/token`,
     requests: requests as readonly (typeof requests)[number][],
-    /** Every token that was issued, the latest last. */
     issued: issued as readonly string[],
-    /** Requests that were under way at once, at most. */
     get maxAtOnce() {
       return maxAtOnce;
     },
     /** Every refresh token that was given, the latest last; the first one is for a file. */
     refreshTokens: (chain?.given ?? []) as readonly string[],
-    /** Requests answered with `invalid_grant`. */
     get refusedGrants() {
       return chain?.refused ?? 0;
     },
@@ -166,7 +157,6 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
     authorize: () => chain?.authorize() ?? '',
     isValid: (token: string) => valid.has(token),
     respond: (...given: Manner[]): void => void (manners = given),
-    /** Ends a token before its time. */
     revoke,
     async close() {
       for (const cancel of cancels) cancel();

@@ -1,7 +1,4 @@
-/**
- * Replicas of the product's own stores over the simulated Redis, on virtual time, without chance: for tests that need an
- * absence of Redis at a certain moment. Owns: the connection that can be cut, and the time a restore of sends takes.
- */
+/** Replicas of the product's own stores over the simulated Redis, on virtual time: Redis is absent when a test says so. */
 import type { Settings } from '../../src/config/settings.ts';
 import { defaultLeaseMs, type Grant } from '../../src/limiter/limiter.ts';
 import type { RedisConnection } from '../../src/redis/connection.ts';
@@ -15,7 +12,6 @@ import { plainRedis } from './plain-redis.ts';
 
 export type VirtualReplica = Awaited<ReturnType<VirtualRedis['replica']>>;
 
-/** Two replicas of one Redis. */
 export async function startPair() {
   const redis = new VirtualRedis();
   const one = await redis.replica('one');
@@ -43,14 +39,12 @@ export class VirtualRedis {
   readonly cut = new Set<string>();
   /** Replicas that stand still: what they send reaches Redis when they are no longer named here. */
   readonly still = new Set<string>();
-  /** How long Redis takes to put sends back. */
   restoreMs = 0;
   readonly server: Server;
   readonly #channels = new Map<string, Set<(text: string) => void>>();
   /** Replicas by the channels that they joined. */
   readonly #joined = new Map<string, Set<string>>();
 
-  /** @param originMs what the clock of Redis shows at the beginning */
   constructor(originMs = 0) {
     const ignore = (): void => {};
     const watch = { applied: ignore, slotTaken: ignore, slotReturned: ignore, lost: ignore, reach: ignore };
@@ -68,7 +62,6 @@ export class VirtualRedis {
     this.server = new Server(watch, { publish, subscribers }, { ...time, copies });
   }
 
-  /** A replica that has found its Redis. */
   async replica(
     name: string,
     whenDown: 'local' | 'deny' = 'local',
@@ -76,11 +69,9 @@ export class VirtualRedis {
   ) {
     const grants: Grant[] = [];
     const modes: string[] = [];
-    /** Why each lease of it was lost. */
     const lost: string[] = [];
     const stores = createStores(
       {
-        // Nothing else of the settings concerns the stores.
         settings: { redis: plainRedis({ whenDown }), privacy: { labelKey: '' } } as unknown as Settings,
         clock: this.clock,
         random: { next: () => 0.5, hex: () => name },
@@ -135,7 +126,6 @@ export class VirtualRedis {
     };
   }
 
-  /** Messages reach a replica that has a way to Redis. */
   #hear(name: string, channel: string, { onMessage, onReady }: SubscriptionListener): () => void {
     const hear = (text: string): void => {
       if (!this.isUnavailable && !this.cut.has(name)) void this.#whenAwake(name).then(() => onMessage(text));

@@ -1,9 +1,10 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { createAgents, type Resolve } from '../../src/dispatch/agents.ts';
 import { Transport } from '../../src/dispatch/transport.ts';
+import { closers } from '../support/closers.ts';
 import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { ok } from '../support/scripts.ts';
 import { failure, patient, text } from '../support/sending.ts';
@@ -12,23 +13,13 @@ const fixture = (name: string): string =>
   fileURLToPath(new URL(`../fixtures/tls/upstream.test.${name}`, import.meta.url));
 const tls = { key: readFileSync(fixture('key'), 'utf8'), cert: readFileSync(fixture('crt'), 'utf8') };
 
-const closers: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0).toReversed()) await close();
-});
-
 async function open(scheme: string): Promise<RawUpstream> {
   const upstream = await rawUpstream(answering(ok), scheme === 'https' ? { tls } : {});
   closers.push(() => upstream.close());
   return upstream;
 }
 
-interface Way {
-  readonly resolve?: Resolve;
-  readonly allowPrivateAddresses?: boolean;
-  readonly caFile?: string | null;
-  readonly clock?: Clock;
-}
+type Way = Partial<Parameters<typeof createAgents>[0] & Parameters<typeof createAgents>[1]>;
 
 /** Sends calls to an origin, over one socket at most; the pools live for the rest of the test. */
 function sender(origin: string, way: Way) {

@@ -1,14 +1,12 @@
 /** More than the process can take: what is turned away, with which words, and that accepted calls end as if nothing was. */
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { OverloadBound } from '../../src/errors.ts';
 import { memoryRatio, watchProcess, type LoadWatch } from '../../src/ingress/overload.ts';
 import { held, outcomeOf, serverSettings, settled } from '../ingress/data-server-fixture.ts';
+import { closers } from '../support/closers.ts';
 import { startGateway } from '../support/gateway.ts';
 import { answer, get, served } from './served.ts';
-
-const ends: (() => void)[] = [];
-afterEach(() => ends.splice(0).forEach((end) => end()));
 
 /** A server that tells what it refused, holding calls until they are released. */
 async function crowded(settings: Partial<typeof serverSettings>, load: LoadWatch | null = null) {
@@ -32,7 +30,6 @@ async function crowded(settings: Partial<typeof serverSettings>, load: LoadWatch
   return { ...server, refused, shedding, release };
 }
 
-/** Load as the test says it. */
 function stated() {
   let sample: Parameters<LoadWatch>[0] = () => {};
   const load: LoadWatch = (onSample) => {
@@ -111,7 +108,7 @@ describe('load', () => {
       while (performance.now() < end);
       if (isBusy) setImmediate(spin);
     };
-    ends.push(() => (isBusy = false));
+    closers.push(() => (isBusy = false));
     spin();
     await settled(() => data.stats().sheddingShare > 0);
     expect(shedding).toEqual(['event_loop']);
@@ -127,19 +124,16 @@ describe('load', () => {
     const { load, say } = stated();
     const upstreams = '  api: { origins: ["http://127.0.0.1:9"], allowPrivateAddresses: true }';
     const gateway = await startGateway({ upstreams, load });
-    try {
-      say(40, 0, 0.95);
-      const response = await fetch(`${gateway.url}/activity`);
-      expect([response.status, response.headers.get('sluice-error')]).toEqual([503, 'overloaded']);
-      expect((await fetch(`${gateway.adminUrl}/readyz`)).status).toBe(200);
-      const page = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
-      expect(page).toContain('sluice_overload_total{bound="memory"} 1');
-      expect(page).toContain('sluice_shed_total{workspace="none",upstream="none",reason="overloaded"} 1');
-      expect(page).toContain('sluice_shedding_ratio 1');
-      expect(page).toContain('sluice_memory_used_ratio 0.95');
-      expect(gateway.logs.join('')).toContain('"bound":"memory"');
-    } finally {
-      await gateway.close();
-    }
+    closers.push(() => gateway.close());
+    say(40, 0, 0.95);
+    const response = await fetch(`${gateway.url}/activity`);
+    expect([response.status, response.headers.get('sluice-error')]).toEqual([503, 'overloaded']);
+    expect((await fetch(`${gateway.adminUrl}/readyz`)).status).toBe(200);
+    const page = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
+    expect(page).toContain('sluice_overload_total{bound="memory"} 1');
+    expect(page).toContain('sluice_shed_total{workspace="none",upstream="none",reason="overloaded"} 1');
+    expect(page).toContain('sluice_shedding_ratio 1');
+    expect(page).toContain('sluice_memory_used_ratio 0.95');
+    expect(gateway.logs.join('')).toContain('"bound":"memory"');
   });
 });

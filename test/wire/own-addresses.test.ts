@@ -1,17 +1,13 @@
 import { networkInterfaces } from 'node:os';
-import { afterEach, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
 import { OwnListeners } from '../../src/dispatch/agents.ts';
 import type { Service } from '../../src/service.ts';
 import { parseSettings } from '../../src/config/load.ts';
+import { closers } from '../support/closers.ts';
 import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { answering, rawUpstream } from '../support/raw-upstream.ts';
 import { ok } from '../support/scripts.ts';
-
-const closers: (() => Promise<unknown>)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0).toReversed()) await close();
-});
 
 const { key, hash } = createKey();
 const yaml = (origins: readonly string[], allow = 'true'): string =>
@@ -20,7 +16,6 @@ const yaml = (origins: readonly string[], allow = 'true'): string =>
     { acme: hash },
   );
 
-/** Every name leads to this machine. */
 async function started(text: string): Promise<Service> {
   const service = await serviceOf(text, [], {
     resolve: async (name) =>

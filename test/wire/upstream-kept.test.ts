@@ -6,10 +6,9 @@ import { IdleClosings } from '../../src/dispatch/agents.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes, ok } from '../support/scripts.ts';
-import { sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
+import { sendingWorld as world, text, type SendingWorld } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
-const world = sendingWorlds();
 const free = ({ agents, upstream }: SendingWorld, origin = upstream.origin): number =>
   Object.values(agents.forOrigin(origin).freeSockets).flat().length;
 

@@ -1,21 +1,19 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { peek } from '../../src/dispatch/inspect.ts';
-import { bodyError } from '../../src/dispatch/transport-error.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { answering, type Script } from '../support/raw-upstream.ts';
 import { bytes, ending, ok, saying } from '../support/scripts.ts';
-import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
+import { failure, sendingWorld, text, type SendingWorld } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
 const half = bytes('HTTP/1.1 200 OK|content-length: 10||half ');
 const timeouts = { connectMs: 1000, headMs: 2000, idleMs: 4000, totalMs: 60_000 };
 
-const open = sendingWorlds();
 const clocks: ManualClock[] = [];
 async function world(script: Script): Promise<SendingWorld & { clock: ManualClock }> {
   const clock = manualClock();
   clocks.push(clock);
-  return { ...(await open(script, clock)), clock };
+  return { ...(await sendingWorld(script, clock)), clock };
 }
 afterEach(() => {
   for (const clock of clocks.splice(0)) expect(clock.waiting).toBe(0);
@@ -201,8 +199,7 @@ describe('a kept connection that the upstream closes under the next request', ()
   ])('is not stale when %s', async (_, script, isKept) => {
     const opened = await world(script);
     if (isKept) await text((await opened.send()).body);
-    const reset = { kind: 'reset', phase: 'sent', stale: false };
-    expect(await failure(opened.send())).toMatchObject(reset);
+    expect(await failure(opened.send())).toMatchObject({ kind: 'reset', phase: 'sent', stale: false });
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
@@ -257,16 +254,9 @@ test('the transport keeps no listener and one connection after eighty calls, and
     expect(await text((await opened.send(call)).body)).toBe('ok');
     await pulse();
     const [free] = Object.values(opened.agents.forOrigin(opened.upstream.origin).freeSockets).flat();
-    const names = free?.eventNames() ?? [];
-    counts.add(names.reduce((sum, name) => sum + (free?.listenerCount(name) ?? 0), 0));
+    counts.add((free?.eventNames() ?? []).reduce((sum, name) => sum + (free?.listenerCount(name) ?? 0), 0));
   }
   process.off('warning', onWarning);
   expect([counts.size, warnings, opened.upstream.connections.length]).toEqual([1, [], 1]);
   expect(received(opened).match(/\r\n\r\nbody/g)).toHaveLength(80);
-});
-
-test('a cut body has a typed error, whoever cut it', () => {
-  const reset = bodyError(Object.assign(new Error('aborted'), { code: 'ECONNRESET' }));
-  expect(reset).toMatchObject({ kind: 'reset', phase: 'body' });
-  expect(bodyError(undefined)).toMatchObject({ kind: 'reset', code: null });
 });

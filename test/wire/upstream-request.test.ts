@@ -3,12 +3,10 @@ import { usualCarriers } from '../../src/credential-carriers.policy.ts';
 import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes, ok } from '../support/scripts.ts';
-import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
+import { failure, sendingWorld as worldOf, text, type SendingWorld } from '../support/sending.ts';
 
-const worldOf = sendingWorlds();
 const world = (): Promise<SendingWorld> => worldOf(answering(ok));
 
-/** All bytes that the upstream received, on all connections. */
 const wire = ({ upstream }: SendingWorld): string =>
   upstream.connections.map((connection) => connection.received()).join('');
 
@@ -93,7 +91,6 @@ describe('a request to the upstream', () => {
   });
 });
 
-/** A hold and its release. */
 const gate = () => {
   const { promise: hold, resolve: release } = Promise.withResolvers<void>();
   return { hold, release };
@@ -101,7 +98,6 @@ const gate = () => {
 const pulse = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 20));
 
 describe('a request that waits for its place in the writing order', () => {
-  /** A connection that is kept. */
   const kept = async (): Promise<SendingWorld> => {
     const opened = await world();
     await text((await opened.send()).body);

@@ -7,9 +7,7 @@ import { bodyError } from '../../src/dispatch/transport-error.ts';
 import type { Transport, TransportAttempt } from '../../src/dispatch/transport.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes, ending, ok } from '../support/scripts.ts';
-import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
-
-const world = sendingWorlds();
+import { failure, sendingWorld as world, text, type SendingWorld } from '../support/sending.ts';
 
 function attemptAt(
   opened: SendingWorld,
@@ -32,7 +30,6 @@ async function outcome(...call: Parameters<typeof attemptAt>): Promise<string> {
   }
 }
 
-/** A call with a body of so many bytes. */
 const uploading = (size: number, pathAndQuery = '/') => ({
   method: 'POST',
   pathAndQuery,

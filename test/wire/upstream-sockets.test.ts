@@ -3,7 +3,7 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { SocketPermits } from '../../src/dispatch/socket-permits.ts';
 import { scripted } from '../journey/scripted.ts';
 import { closeAll, metric } from '../journey/world.ts';
-import { failure, patient, sendingWorlds } from '../support/sending.ts';
+import { failure, patient, sendingWorld as world } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
 afterEach(closeAll);
@@ -89,8 +89,6 @@ describe('the sockets of an upstream', () => {
 });
 
 describe('a call that waits for a socket', () => {
-  const world = sendingWorlds();
-
   test('fails at the connect limit or with its client, and the one behind it is sent', async () => {
     const { send, upstream } = await world(() => {});
     const permits = new SocketPermits(1);
