@@ -21,7 +21,6 @@ const env = {
   ACME_SHOP_TOKEN: 'acme-shop-token',
 };
 
-/** What a start makes of a file, and a reload. */
 async function settingsOf(path: string): Promise<{ started: Settings | Error; reloaded: Settings | Error }> {
   const settled = async (run: () => Settings | Promise<Settings>): Promise<Settings | Error> => {
     try {

@@ -54,7 +54,6 @@ describe('the default waits', () => {
   const wholeSeconds = maxWaitSeconds + timeouts.upstreamSeconds;
   /** From the end of `preStop` to SIGKILL, as the chart's templates add it up. */
   const graceSeconds = drain.delaySeconds + wholeSeconds + 5;
-  /** Where a wait counts as near the limit. */
   const nearSeconds = 0.8 * maxWaitSeconds;
 
   test.each([

@@ -29,7 +29,6 @@ const find = (rawUrl: string, { allowed = ['api', 'open'], credentials, rawField
     { form: rawUrl.startsWith('/via') ? 'via' : 'proxy', rawUrl, rawFields },
     { workspace: workspaceSettings('acme', allowed, credentials && { credentials }) },
   );
-/** The refusal of a call. */
 function refusalOf(...call: Parameters<typeof find>): Refusal {
   try {
     find(...call);

@@ -14,15 +14,16 @@ const chunk = (bytes: number): string => `${bytes.toString(16)}\r\n${'x'.repeat(
 const { maxBodyBytes, maxReplayBytes } = serverSettings;
 const unauthenticated = (): Promise<never> => Promise.reject(new Refusal('unauthenticated'));
 
-/** Calls that read their bodies and end when they are released. */
-async function holding() {
-  const { promise, resolve } = Promise.withResolvers<void>();
+/** Calls that are held before they read their bodies, or before they end. */
+async function holding(before: 'reading' | 'the end') {
+  const { promise, resolve: release } = Promise.withResolvers<void>();
   const server = await served(async (call) => {
+    if (before === 'reading') await promise;
     const outcome = await echo(call);
     await promise;
     return outcome;
   });
-  return { ...server, release: resolve };
+  return { ...server, release };
 }
 
 describe('the body of a request', () => {
@@ -111,6 +112,7 @@ describe('the bound of a body', () => {
 });
 
 const asking = upload('Content-Length: 3', 'Expect: 100-continue');
+const part = 'x'.repeat(4_000);
 const fine = (): Promise<Outcome> => Promise.resolve(outcomeOf());
 const streamed = (): Promise<Outcome> =>
   Promise.resolve(outcomeOf({ body: Readable.from([Buffer.from('fine')]) }));
@@ -118,6 +120,12 @@ test.each<[string, (call: Call) => Promise<Outcome>, string, string]>([
   ['a body that is announced as too long', echo, withLength(maxBodyBytes + 1), '413 body_too_large'],
   ['a body that is not read for a response in one piece', fine, withLength(9_000), '200'],
   ['a body that is not read for a streamed response', streamed, withLength(9_000), '200'],
+  [
+    'a refused caller who has begun to send',
+    unauthenticated,
+    withLength(9_000) + part,
+    '401 unauthenticated',
+  ],
   ['a refused caller who asks whether to send', unauthenticated, asking, '401 unauthenticated'],
   ['one who asks for too much', echo, asking.replace('3', '99999'), '413 body_too_large'],
   ['one who asks at a wrong route', echo, asking.replace('/proxy', '/other'), '404 not_found'],
@@ -125,11 +133,12 @@ test.each<[string, (call: Call) => Promise<Outcome>, string, string]>([
   ['one who asks without a body that is not read', fine, get('Expect: 100-continue'), '200'],
   ['one who does not wait for a body that is not read', fine, asking + 'abc', '200'],
 ])('%s gets one response and no 100, and nothing behind it is served', async (_, handle, bytes, expected) => {
-  const { raw, calls } = await served(handle);
+  const { raw, calls, data } = await served(handle);
   await raw.send(bytes);
   await raw.send(withLength(0));
   expect((await allOf(raw)).map(inShort)).toEqual([`${expected} close`]);
   expect(calls.length).toBeLessThanOrEqual(1);
+  expect(data.stats().heldBytes).toBe(0);
 });
 
 describe('the bound of all bodies in a process', () => {
@@ -137,7 +146,7 @@ describe('the bound of all bodies in a process', () => {
     ['all of it', 'another', 5_001],
     ['half of it for one workspace', 'greedy', 2_501],
   ])('is %s: more is refused, and bytes that were freed may be held again', async (_, owner, excess) => {
-    const { client, data, release } = await holding();
+    const { client, data, release } = await holding('the end');
     const [greedy, modest, announced, other] = await Promise.all([client(), client(), client(), client()]);
     const whole = (name: string): string => withLength(10_000, `X-Owner: ${name}`) + 'x'.repeat(10_000);
     await greedy.send(whole('greedy'));
@@ -169,27 +178,13 @@ describe('the bound of all bodies in a process', () => {
   });
 });
 
-describe('a body that the call does not read', () => {
-  test('is not received, and the connection ends with the response', async () => {
-    const { raw, data } = await served(unauthenticated);
-    await raw.send(withLength(9_000) + 'x'.repeat(4_000));
-    expect(await answer(raw)).toBe('401 unauthenticated close');
-    expect(data.stats().heldBytes).toBe(0);
-    await raw.closed;
-  });
-});
-
 describe('Expect: 100-continue', () => {
   test('is responded to with 100 when the body is read, and the connection is kept', async () => {
-    const { promise: admitted, resolve: admit } = Promise.withResolvers<void>();
-    const { raw, calls } = await served(async (call) => {
-      await admitted;
-      return echo(call);
-    });
+    const { raw, calls, release } = await holding('reading');
     await raw.send(asking);
     await settled(() => calls.length === 1);
     expect(raw.received()).toHaveLength(0);
-    admit();
+    release();
     expect(await raw.until((text) => text.endsWith('\r\n\r\n'))).toBe('HTTP/1.1 100 Continue\r\n\r\n');
     await raw.send('abc');
     await raw.responses(2);
@@ -203,15 +198,11 @@ describe('Expect: 100-continue', () => {
   });
 
   test('ends the connection with a request behind it that did not wait, instead of leaving that request open', async () => {
-    const { promise: admitted, resolve: admit } = Promise.withResolvers<void>();
-    const { raw, calls, data } = await served(async (call) => {
-      await admitted;
-      return echo(call);
-    });
+    const { raw, calls, data, release } = await holding('reading');
     const requested = once(data.server, 'request');
     await raw.send(asking + 'abc' + withLength(0));
     await requested;
-    admit();
+    release();
     expect((await allOf(raw)).map(inShort)).toEqual(['200 close']);
     expect(calls).toHaveLength(1);
   });

@@ -1,23 +1,15 @@
 /**
- * Seeded hostile clients and upstreams around the whole gateway: tricks combined, then bytes that are mutated, cut and
- * fragmented. The oracle is outside: every response well framed or the connection closed, the upstream saw only framed
- * requests without a secret of ours, nothing hidden in a body became a request, a POST arrived once, a cut body is not
- * passed off as whole, and nothing is left behind.
+ * Seeded hostile clients and upstreams around the whole gateway. The oracle is outside: every response well framed or the connection
+ * closed, the upstream saw only framed requests without a secret of ours, nothing hidden in a body became a request, a POST arrived
+ * once, a cut body is not passed off as whole, and nothing is left behind.
  */
 import { expect, test } from '@jest/globals';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { connectRaw, readResponses, splitFields, type RawClient } from '../support/raw-client.ts';
 import { answering, type Script } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
-import {
-  injected,
-  leftBehind,
-  nextIteration,
-  receivedBy,
-  requestLines,
-  stacks,
-  type Stack,
-} from './stack-fixture.ts';
+import { injected, leftBehind, nextIteration, receivedBy, requestLines, stacks } from './stack-fixture.ts';
+import type { Stack } from './stack-fixture.ts';
 
 const seed = 20_261_121;
 type Random = SeededRandom;
@@ -59,12 +51,12 @@ function mutated(random: Random, text: string, times: number): string {
 }
 
 /** Numbers from 0 to `count`, a few at a time. */
-async function inLanes(count: number, lanes: number, run: (n: number) => Promise<void>): Promise<void> {
-  const lane = async (first: number): Promise<void> => {
-    for (let n = first; n < count; n += lanes) await run(n);
-  };
-  await Promise.all(Array.from({ length: lanes }, (_, first) => lane(first)));
-}
+const inLanes = (count: number, lanes: number, run: (n: number) => Promise<void>): Promise<unknown> =>
+  Promise.all(
+    Array.from({ length: lanes }, async (_, first) => {
+      for (let n = first; n < count; n += lanes) await run(n);
+    }),
+  );
 
 /** Ends a connection when it has been answered, or has nothing more to say; all that came on it. */
 async function conclude(client: RawClient, patienceMs?: number): Promise<Buffer> {
@@ -165,8 +157,7 @@ async function attack({ port }: Stack, random: Random, sent: Buffer, method: str
 const caseOf = (random: Random, { head, proxy }: Stack, method: string, more: string): string => {
   const [framing = '', body = ''] = pick(random, framings).split('@');
   const path = random.next() < 0.5 ? proxy('/fuzz?a=b') : '/via/up/fuzz?a=b';
-  const ordered = random.next() < 0.5 ? framing + more : more + framing;
-  return head(method, path, bytes(ordered)) + bytes(body);
+  return head(method, path, bytes(random.next() < 0.5 ? framing + more : more + framing)) + bytes(body);
 };
 
 test.each([
@@ -193,7 +184,6 @@ test.each([
     if (fault !== null) wrong.push(`${fault} for ${JSON.stringify(text.slice(0, 600))}`);
   });
   expect(wrong.slice(0, 3)).toEqual([]);
-  // Throws at what is not framed.
   const seen = stack.upstream.connections.flatMap((one) => upstreamRequests(one.received()));
   // Enough of them got through to prove something.
   expect(seen.length).toBeGreaterThan(count / 20);
@@ -253,7 +243,6 @@ const lying =
     }
   };
 
-/** What is wrong with the bytes that a client got for one call. */
 function faultOf(received: Buffer, method: string): string | null {
   try {
     const { responses, rest } = readResponses(received, [method], false);
@@ -263,8 +252,7 @@ function faultOf(received: Buffer, method: string): string | null {
     if (response === undefined) return null;
     if (response.fields.some(([name]) => withheld.test(name))) return JSON.stringify(response.fields);
     const caching = response.field('cache-control') ?? '';
-    const isPrivate = /(?:^|, ?)(?:private|no-store)(?:,|$)/.test(caching);
-    return isPrivate ? null : `a cache may store it: ${caching}`;
+    return /(?:^|, ?)(?:private|no-store)(?:,|$)/.test(caching) ? null : `a cache may store it: ${caching}`;
   } catch (error) {
     return String(error);
   }

@@ -4,7 +4,6 @@ import type { Call, Outcome } from '../../src/call.ts';
 import { outcomeOf, startDataServer, type Fixture } from '../ingress/data-server-fixture.ts';
 import { readResponses, type RawClient, type RawResponse } from '../support/raw-client.ts';
 
-/** A head of this request line and these fields, beside Host. */
 export const head = (line: string, ...fields: readonly string[]): string =>
   [line, 'Host: sluice.test', ...fields, '', ''].join('\r\n');
 export const get = (...fields: readonly string[]): string => head('GET /proxy?target=x HTTP/1.1', ...fields);
@@ -33,7 +32,6 @@ export const inShort = (response: RawResponse | undefined): string =>
     .filter((word) => word !== undefined)
     .join(' ');
 
-/** The first response to a client, in short. */
 export const answer = async (raw: RawClient): Promise<string> => inShort((await raw.responses(1))[0]);
 
 /** All responses on a connection that ends; nothing else may have come on it. */

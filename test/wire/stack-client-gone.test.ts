@@ -1,7 +1,4 @@
-/**
- * Clients that leave, at every stage of a call, and clients that are slow: nothing of theirs is left behind, no
- * upstream call is begun for somebody who is gone, and nobody else waits for them.
- */
+/** Clients that leave, at every stage of a call, and clients that are slow: nothing is left behind, and nobody waits for them. */
 import { expect, test } from '@jest/globals';
 import { connect, type Socket } from 'node:net';
 import { connectRaw, type RawClient } from '../support/raw-client.ts';
@@ -14,7 +11,6 @@ const opened = stacks({
   timeouts: '{ connectSeconds: 5, headSeconds: 30, idleSeconds: 30, totalSeconds: 60 }',
 });
 
-/** A client that has sent this much of a call. */
 async function calling(stack: Stack, path: string, sent = stack.head('GET', stack.proxy(path))) {
   const client = await connectRaw(stack.port);
   await client.send(sent);
@@ -89,7 +85,6 @@ test('a client that leaves while its throttled call sleeps takes the call out of
   expect(served(stack)).toHaveLength(1);
 });
 
-/** A client that asks, and reads nothing. */
 function unreading(stack: Stack, path = '/large'): Socket {
   const client = connect({ port: stack.port, host: '127.0.0.1' }).on('error', () => {});
   client.write(stack.head('GET', stack.proxy(path), 'Connection: close\r\n'));

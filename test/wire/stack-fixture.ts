@@ -1,7 +1,4 @@
-/**
- * The whole gateway between a client and an upstream that both speak bytes, and the oracle that every hostile case is
- * held to: no fault of ours in the log, and nothing left behind in admission or memory.
- */
+/** The whole gateway between a client and an upstream that both speak bytes, and what every hostile case is held to. */
 import { afterEach, expect } from '@jest/globals';
 import { bucketsOf, metric } from '../journey/world.ts';
 import { startGateway, type GatewayOptions } from '../support/gateway.ts';
@@ -11,7 +8,6 @@ import { ok } from '../support/scripts.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
 
-/** What came back on one connection. */
 export type Ended = Awaited<ReturnType<typeof exchangeOn>>;
 
 export interface StackOptions extends Pick<GatewayOptions, 'server' | 'workspaces' | 'clock'> {
@@ -47,18 +43,14 @@ async function startStack(script: Script, options: StackOptions) {
   return {
     gateway,
     upstream,
-    /** The data port. */
     port,
-    /** API key of the workspace `acme`. */
     key,
-    /** `/proxy?target=` for a path of the upstream. */
     proxy: (path: string) => `/proxy?target=${encodeURIComponent(upstream.origin + path)}`,
     /** Head of a request with Host and key; `more` are further field lines, each with its CRLF. */
     head: (method: string, path: string, more = '') =>
       `${method} ${path} HTTP/1.1\r\nHost: sluice.test\r\nAuthorization: Bearer ${key}\r\n${more}\r\n`,
     /** Sends one request on its own connection and waits until the connection is over or one response is whole. */
     exchange: (bytes: string, method = 'GET') => exchangeOn(port, bytes, method),
-    /** Sum over all series of a metric. */
     metric: (name: string) => metric(gateway, name),
     async close() {
       await gateway.close();
@@ -131,10 +123,7 @@ async function held({ gateway, metric }: Stack): Promise<Record<string, number>>
   return Object.fromEntries([...counts, ...inBuckets].filter(([, count]) => count !== 0));
 }
 
-/**
- * Resolves with what is still held once nothing is, or with what is left after so many looks (a test then compares it to
- * `{}` and shows the leak). Looks are counted, not time: a process that stands still ends nothing meanwhile.
- */
+/** What is still held after so many looks. Looks are counted, not time: a process that stands still ends nothing meanwhile. */
 export async function leftBehind(stack: Stack, looks = 250): Promise<Record<string, number>> {
   for (let look = 1; ; look += 1) {
     const left = await held(stack);
@@ -143,11 +132,9 @@ export async function leftBehind(stack: Stack, looks = 250): Promise<Record<stri
   }
 }
 
-/** Log lines that report a bug of Sluice. */
 export const faults = ({ gateway }: Stack): string[] =>
   gateway.logs.filter((line) => line.includes('"level":"error"'));
 
-/** Everything the upstream received, over all its connections. */
 export const receivedBy = ({ upstream }: Stack): string =>
   upstream.connections.map((connection) => connection.received()).join('\n');
 

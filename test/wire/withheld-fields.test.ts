@@ -1,7 +1,4 @@
-/**
- * Fields of an upstream's response that command the hop in front of Sluice, or a browser's state for its origin, do not leave
- * Sluice: in no part of a response, and in no way in which a response reaches a client. Cookies stay with their upstream.
- */
+/** Fields of a response that command the hop in front of Sluice, or a browser, do not leave it. Cookies stay with their upstream. */
 import { describe, expect, test } from '@jest/globals';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
@@ -10,7 +7,6 @@ import { receivedBy, stacks, type Stack } from './stack-fixture.ts';
 
 const opened = stacks();
 
-/** The response to a call of this path; `more` are further fields. */
 const get = async (stack: Stack, path: string, more = ''): Promise<RawResponse | undefined> =>
   (await stack.exchange(stack.head('GET', path, more))).responses.at(-1);
 /** The responses to a call of `/via/up/a` that is sent twice, with the same key. */
@@ -38,8 +34,7 @@ describe('a command to the hop in front of Sluice', () => {
   function expectWithheld(response: RawResponse | undefined): void {
     const { fields = [], body = '' } = response ?? {};
     expect(fields.filter(([name]) => names.includes(name))).toEqual([]);
-    const sent = `${JSON.stringify(fields)}${body.toString('latin1')}`.toLowerCase();
-    expect(sent).not.toMatch(/canary|x-accel/);
+    expect(`${JSON.stringify(fields)}${body.toString('latin1')}`.toLowerCase()).not.toMatch(/canary|x-accel/);
   }
 
   const ok = 'Content-Length: 2||ok';
@@ -47,7 +42,6 @@ describe('a command to the hop in front of Sluice', () => {
   const chunks = 'Trailer: X-Accel-Redirect|Transfer-Encoding: chunked||2|ok|0|';
   test.each([
     ['the head', `HTTP/1.1 200 OK|${commands}|${ok}`],
-
     ['an interim response', `${hints}${commands}||HTTP/1.1 200 OK|${ok}`],
     ['the trailers', `HTTP/1.1 200 OK|${chunks}${commands}||`],
   ])('is not passed on in %s', async (_where, response) => {

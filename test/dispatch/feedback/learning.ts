@@ -11,10 +11,8 @@ export interface Response {
   /** Default: a refusal, 429. */
   readonly status?: number;
   readonly fields?: Fields;
-  /** A text, or what becomes JSON. */
   readonly body?: unknown;
   readonly callClass?: string;
-  /** When it comes; default: `nowMs`. */
   readonly at?: number;
 }
 /** Who answers: a kind, or an upstream that is described (a preset, or in words of `speaks`). */
