@@ -91,7 +91,7 @@ const unitTests =
  * the replicas of a log.
  */
 const unit = unitTests(
-  'test/(admission/(admission|many|over-redis|reload)|limiter/redis/presence|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window-log))',
+  'test/(admission/(admission|many|over-redis|reload)|limiter/failover/failover|limiter/redis/presence|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window-log))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );
