@@ -30,7 +30,6 @@ async function neverReached(redis: object) {
       for (let n = 0; n < calls; n += 1) if ((await call()).status === 200) done += 1;
       return done;
     },
-    /** What the page says. */
     answer: async () => (JSON.parse((await all.admin(0, '/activity')).text) as AllActivity).answer,
     async redisComes() {
       const server = await startRedis({ port });

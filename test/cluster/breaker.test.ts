@@ -17,7 +17,6 @@ async function refusing(redis = {}) {
   return { simulator, clock, all, chats };
 }
 
-/** Resolves when so many replicas show the breaker as open. */
 const shown = (all: Fleet, replicas: number): Promise<void> =>
   until(async () => (await all.metric('sluice_breaker_open{upstream="openai"}')) === replicas);
 

@@ -1,7 +1,4 @@
-/**
- * Replicas in this process that share nothing but one real Redis, which is empty when a test begins. What a test opens is closed
- * when it ends.
- */
+/** Replicas in this process that share nothing but one real Redis, empty when a test begins. What a test opens is closed when it ends. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, afterEach, beforeAll, beforeEach } from '@jest/globals';
@@ -20,7 +17,6 @@ import { until } from '../support/until.ts';
 /** Sections of the configuration, as its file has them. */
 interface Sections {
   readonly upstreams: Readonly<Record<string, object>>;
-  /** Beside their API keys. */
   readonly workspaces?: Readonly<Record<string, object>>;
   readonly redis?: object;
   readonly idempotency?: object;
@@ -42,7 +38,6 @@ interface Sending {
 export type Reply = Awaited<ReturnType<typeof read>>;
 export const read = async (response: Response) => ({
   status: response.status,
-  /** Of a refusal by Sluice. */
   code: response.headers.get('sluice-error'),
   headers: response.headers,
   text: await response.text(),
@@ -66,7 +61,6 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
     if (service === undefined) throw new Error('no replica has started');
     return service;
   };
-  /** The configuration of one replica. */
   const text = (changes: Partial<Sections> = {}): string => {
     const { upstreams, workspaces = { acme: {} }, ...more } = { ...sections, ...changes };
     const each = (list: Readonly<Record<string, object>>, usual: (name: string) => object): object =>
@@ -80,7 +74,6 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
       workspaces: each(workspaces, (name) => ({ keys: [hashes.get(name)] })),
     });
   };
-  /** A call through one replica. */
   const send = (replica: number, path: string, sending: Sending = {}): Promise<Response> => {
     const { workspace = 'acme', headers, body, signal = null } = sending;
     const isText = typeof body === 'string';
@@ -96,7 +89,6 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
   };
   const call = async (replica: number, path: string, sending?: Sending) =>
     read(await send(replica, path, sending));
-  /** Of the admin port. */
   const admin = async (replica: number, path: string) =>
     read(await fetch(`http://127.0.0.1:${of(replica).adminAddress.port}${path}`));
   /** Sum over all replicas of what stands in lines of `/metrics` that begin so. */
@@ -125,7 +117,6 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
     /** Resolves when every replica uses Redis. */
     together: (): Promise<void> =>
       until(async () => (await metric('sluice_limiter_mode{mode="redis"}')) === services.length),
-    /** One more replica. */
     async join(): Promise<void> {
       services.push(await serviceOf(text(), logs, clock === undefined ? {} : { clock }));
     },
@@ -169,7 +160,6 @@ export function onRedis() {
     open,
     started,
     redis: () => server,
-    /** A client of the Redis that all replicas share. */
     probe: () => probe,
 
     async fleet({ replicas = 2, redis = {}, ...options }: FleetOptions) {
@@ -182,7 +172,6 @@ export function onRedis() {
       return fleet;
     },
 
-    /** A simulated language model with this many requests a minute. */
     async languageModel(rpm = 100_000, baseMs = 5) {
       const simulator = createLanguageModelSimulator({
         models: { 'gpt-4o': { rpm, tpm: 10_000_000 } },

@@ -44,10 +44,7 @@ async function leftBehind(): Promise<number> {
   return left;
 }
 
-/**
- * Calls by which both replicas get to know Redis' clock: of many round trips one is short, also on a busy machine. Positions are
- * wrong by half of the shortest.
- */
+/** By these calls both replicas get to know Redis' clock: of many round trips one is short. Positions are wrong by half of the shortest. */
 async function setClocks(send: (n: number) => Promise<Reply>): Promise<void> {
   for (let n = 0; n < 20; n += 2) await Promise.all([send(n), send(n + 1)]);
 }
@@ -133,53 +130,6 @@ test('of an observed quota two replicas reckon one wait for the calls of both, w
   expect(await all.metric('sluice_would_refuse_total{')).toBe(2);
 });
 
-test('over three replicas a loop and nine people take turns, and the background goes when nobody else waits', async () => {
-  const arrived: string[] = [];
-  /** The first call is answered when all others wait. */
-  const allWait = Promise.withResolvers<void>();
-  const { url } = await upstream((response, { headers }) => {
-    arrived.push(String(headers['x-agent']));
-    void allWait.promise.then(() => response.end('{}'));
-  });
-  const all = await fleet({
-    upstreams: { api: { origins: [url], limits: { maxInFlightTotal: 1 } } },
-    workspaces: { acme: { callers: { by: 'header:x-agent' } }, nightly: { class: 'background' } },
-    replicas: 3,
-  });
-  let sent = 0;
-  const call = (workspace: string, caller: string): Promise<Reply> =>
-    all.call((sent += 1), 'api/things', { workspace, headers: { 'x-agent': caller, prefer: 'wait=600' } });
-  const first = call('acme', 'first');
-  await until(() => arrived.length === 1);
-  const people = Array.from({ length: 9 }, (_, person) => `person ${person}`);
-  const line = [
-    ...Array.from({ length: 20 }, () => call('nightly', 'background')),
-    ...Array.from({ length: 40 }, () => call('acme', 'loop')),
-    ...[1, 2, 3, 4].flatMap(() => people.map((person) => call('acme', person))),
-  ];
-  await until(() => all.waiting() === line.length);
-  allWait.resolve();
-  expect(kinds(await Promise.all([first, ...line]))).toEqual(['200']);
-  const turns = arrived.slice(1).filter((caller) => caller !== 'background');
-  const early = arrived.slice(1, 1 + turns.length).filter((caller) => caller === 'background');
-  // One goes after a minute, which a slow machine may take.
-  expect(early.length).toBeLessThanOrEqual(2);
-  for (const round of [0, 1, 2, 3])
-    expect(turns.slice(10 * round, 10 * (round + 1)).toSorted()).toEqual(['loop', ...people]);
-});
-
-test('raising a ceiling of the minute lets calls go that wait on either replica', async () => {
-  const { url } = await languageModel();
-  const aMinute = (openai: number) => ({ workspaces: { acme: { requestsPerMinute: { openai } } } });
-  const all = await fleet({ upstreams: model(url, {}), ...aMinute(1) });
-  expect((await all.chat(0)).status).toBe(200);
-  const waiting = [0, 1, 0, 1].map((replica) => all.chat(replica, { prefer: 'wait=300' }));
-  await until(() => all.waiting() === 4);
-  await all.reload(aMinute(20));
-  expect(kinds([...(await Promise.all(waiting)), await all.chat(1)])).toEqual(['200']);
-});
-
-/** How long a crowd insists at most. Milliseconds. */
 const insistsMs = 30_000;
 
 test('refusals before the stated time cost Redis little, are counted, and do not make another workspace wait', async () => {
@@ -227,16 +177,4 @@ test('refusals before the stated time cost Redis little, are counted, and do not
   // Every 250 ms up to four calls ask log and ceiling, until the first of them knows; beside them the replica's own heartbeats.
   expect(asked).toBeLessThanOrEqual(4 * 3 * (tookMs / 250 + 1) + (tookMs / 1_000) * 20);
   expect(await all.metric('sluice_shed_total{')).toBe(refused.length);
-});
-
-test('no command to Redis is about a breaker while none is open', async () => {
-  const { simulator, url } = await languageModel();
-  const all = await fleet({ upstreams: model(url) });
-  const lines = await monitored();
-  for (let n = 0; n < 6; n += 1) expect((await all.chat(n)).status).toBe(200);
-  const ofBreaker = () => lines.filter((line) => line.includes('breaker'));
-  expect([lines.length > 12, ofBreaker()]).toEqual([true, []]);
-  simulator.configure({ quotaState: { 'org-sim': 'insufficient_quota', proj_sim: 'insufficient_quota' } });
-  await all.chat(0);
-  await until(() => ofBreaker().length > 0);
 });

@@ -1,8 +1,4 @@
-/**
- * Random pairs of equal and unequal requests over two replicas: with keys and without, as JSON, streams and errors, with clients that
- * hang up. The judge stands outside the gateway: the upstream stamps each answer with a serial number and tells the request as it got
- * it, and the clients know what they sent.
- */
+/** Random pairs of equal and unequal requests over two replicas. The judge is outside: the upstream numbers its answers and tells the request as it got it. */
 import { request as httpRequest, type ServerResponse } from 'node:http';
 import { expect, test } from '@jest/globals';
 import { Chance } from '../simulation/chance.ts';
@@ -11,7 +7,6 @@ import { onRedis } from './fleet.ts';
 
 const pairs = Number(process.env['PAIRS'] ?? (process.env['SLUICE_TESTS'] === 'long' ? 1_000 : 200));
 const seed = Number(process.env['SEED'] ?? 1);
-/** Pairs under way at once. */
 const width = 40;
 
 const workspaces = ['alpha', 'beta'] as const;
@@ -43,7 +38,6 @@ interface Got {
   readonly text?: string;
 }
 
-/** A request as the upstream got it. */
 interface Told {
   readonly serial: number;
   readonly authorization: string | null;
@@ -96,12 +90,8 @@ function isOfRequest(told: Told, wanted: Wanted): boolean {
   const { workspace, upstream, path, body } = wanted;
   const credential = upstream === 'own' ? null : credentialOf[upstream === 'shared' ? 'shared' : workspace];
   const fields = passed(wanted);
-  return (
-    told.path === path &&
-    told.body === body &&
-    told.authorization === credential &&
-    varied.every((name) => told.fields[name] === fields[name])
-  );
+  const isSame = told.path === path && told.body === body && told.authorization === credential;
+  return isSame && varied.every((name) => told.fields[name] === fields[name]);
 }
 
 /** Equal for requests of which one may have the answer of the other. */
@@ -145,7 +135,6 @@ function requestsOf(pair: number, chance: Chance) {
   return { gapMs, requests };
 }
 
-/** Resolves when the client has an answer, or has left. */
 function send(port: number, apiKey: string, { wanted, retryCount, leavesAfterMs }: Sent): Promise<Got> {
   const headers = {
     host: `127.0.0.1:${port}`,
@@ -242,21 +231,17 @@ test(`of ${pairs} random pairs over two replicas nobody gets an answer that was 
     calls.push(told);
     void answer(response, told);
   });
-  const named = (at: number, credential: object) => ({
+  const limits = { requestsPerMinute: 1_000_000, requestsPerDay: 'none' };
+  const named = (at: number, credential?: object) => ({
     origins: [`http://127.0.0.${at}:${port}`],
-    limits: { requestsPerMinute: 1_000_000, requestsPerDay: 'none' },
-    ...credential,
+    limits,
+    credential,
   });
-  const operator = { credential: { header: 'authorization', value: credentialOf.shared } };
+  const operator = { header: 'authorization', value: credentialOf.shared };
+  const ownOf = (name: keyof typeof credentialOf) => ({ credentials: { each: credentialOf[name] } });
   const all = await fleet({
-    upstreams: {
-      own: named(1, { credential: undefined }),
-      shared: named(2, operator),
-      each: named(3, operator),
-    },
-    workspaces: Object.fromEntries(
-      workspaces.map((name) => [name, { credentials: { each: credentialOf[name] } }]),
-    ),
+    upstreams: { own: named(1), shared: named(2, operator), each: named(3, operator) },
+    workspaces: Object.fromEntries(workspaces.map((name) => [name, ownOf(name)])),
     redis: { commandTimeoutMs: 5_000 },
   });
   const sentAll: (Sent & { readonly got: Got })[] = [];
@@ -276,10 +261,8 @@ test(`of ${pairs} random pairs over two replicas nobody gets an answer that was 
   };
   await Promise.all(Array.from({ length: width }, lane));
   // On a machine that is too busy Redis answers too late for a claim. The replicas count that, and nothing is promised then.
-  const late = ['sluice_redis_errors_total', 'sluice_repeats_made_again_total'].map((name) =>
-    all.metric(name),
-  );
-  const isStarved = (await Promise.all(late)).some((times) => times > 0);
+  const late = ['sluice_redis_errors_total', 'sluice_repeats_made_again_total'];
+  const isStarved = (await Promise.all(late.map((name) => all.metric(name)))).some((times) => times > 0);
 
   const { wrong, counts } = judge(sentAll, calls, isStarved);
   expect({ seed, wrong: wrong.slice(0, 5) }).toEqual({ seed, wrong: [] });
