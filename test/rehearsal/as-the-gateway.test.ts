@@ -1,7 +1,4 @@
-/**
- * What a rehearsal says of recorded calls under other limits, against what the gateway does with the same calls under these limits: both in
- * virtual time, the gateway with upstreams that count and state as their kind does.
- */
+/** What a rehearsal says of recorded calls under other limits, against what the gateway does with the same calls under these: both in virtual time. */
 import { describe, expect, test } from '@jest/globals';
 import { parseSettings } from '../../src/config/load.ts';
 import { reportOf, type Report } from '../../tools/rehearse/figures.ts';
@@ -84,14 +81,20 @@ const shop = (more: string, workspaces: Scene['workspaces'] = three): Scene => (
 });
 
 const names = Object.keys(three);
+const lowered = (requestsPerMinute: number): Scene =>
+  generic(`limits: { requestsPerMinute: ${requestsPerMinute} }`, one);
+const draining = (requests: number): Scene =>
+  generic(
+    `${shared}, limits: { requestsPerMinute: none, maxReserved: 100 }, speaks: { windows: [{ requests: ${requests}, seconds: 60, kind: leaky }] }`,
+    one,
+  );
+/** Every so many calls of a workspace have fields of their own. */
+const mixed = (count: number, everyMs: number, of: (n: number) => Partial<Arrival>) =>
+  arrivals(count, everyMs, ['acme']).map((each, n) => ({ ...each, ...of(n) }));
+const asked50 = { tokens: { asked: 50, taken: 40 } };
+const asked100 = { tokens: { asked: 100, taken: 15 } };
 
 const changes: readonly Change[] = [
-  {
-    name: 'a ceiling of each workspace is lowered',
-    before: generic('limits: { requestsPerMinute: 600 }'),
-    after: generic('limits: { requestsPerMinute: 60 }'),
-    arrivals: arrivals(300, 200, names),
-  },
   {
     name: 'an own ceiling is given to a workspace, and calls are refused for it',
     before: generic('limits: { requestsPerMinute: 600 }'),
@@ -111,7 +114,7 @@ const changes: readonly Change[] = [
     name: 'a language model gets twice the calls, with the requests that it states',
     before: model('limits: {}', 60, 1_000_000),
     after: model('limits: {}', 60, 1_000_000),
-    arrivals: arrivals(150, 600, names, { tokens: { asked: 50, taken: 40 } }),
+    arrivals: arrivals(150, 600, names, asked50),
     times: 2,
   },
   {
@@ -124,25 +127,25 @@ const changes: readonly Change[] = [
     name: 'a language model that counts what calls ask for, and not what they take, states how many tokens it allows',
     before: asking('limits: {}'),
     after: asking('limits: { maxWaitSeconds: 20 }'),
-    arrivals: arrivals(120, 500, names, { tokens: { asked: 100, taken: 15 } }),
+    arrivals: arrivals(120, 500, names, asked100),
   },
   {
     name: 'a language model counts fewer tokens than the gateway, by its own count',
     before: asking('limits: {}', 0.9),
     after: asking('limits: {}', 0.9, weighed),
-    arrivals: arrivals(70, 1_800, names, { tokens: { asked: 100, taken: 15 } }),
+    arrivals: arrivals(70, 1_800, names, asked100),
   },
   {
     name: 'workspaces that share a credential get other weights',
     before: model('limits: { requestsPerMinute: 60 }', 60, 1_000_000),
     after: model('limits: { requestsPerMinute: 60 }', 60, 1_000_000, { ...three, acme: '    weight: 4' }),
-    arrivals: arrivals(150, 400, names, { tokens: { asked: 50, taken: 40 } }),
+    arrivals: arrivals(150, 400, names, asked50),
   },
   {
     name: 'workspaces have keys of their own that turn out to share one quota, and get twice the calls',
     before: ownKeys,
     after: ownKeys,
-    arrivals: arrivals(150, 600, names, { tokens: { asked: 50, taken: 40 } }),
+    arrivals: arrivals(150, 600, names, asked50),
     times: 2,
   },
   {
@@ -180,45 +183,30 @@ const changes: readonly Change[] = [
   },
   {
     name: 'background calls meet a lower ceiling',
-    before: generic('limits: { requestsPerMinute: 600 }', one),
-    after: generic('limits: { requestsPerMinute: 40 }', one),
-    arrivals: arrivals(150, 400, ['acme']).map((each, n) => ({
-      ...each,
-      fields: n % 3 === 0 ? { priority: 'u=7' } : {},
-    })),
+    before: lowered(600),
+    after: lowered(40),
+    arrivals: mixed(150, 400, (n) => ({ fields: n % 3 === 0 ? { priority: 'u=7' } : {} })),
   },
   {
     name: 'calls that wait without a connection meet a lower limit, under which they keep their positions',
-    before: generic('limits: { requestsPerMinute: 600 }', one),
-    after: generic('limits: { requestsPerMinute: 60 }', one),
-    arrivals: arrivals(200, 200, ['acme']).map((each, n) => ({
-      ...each,
+    before: lowered(600),
+    after: lowered(60),
+    arrivals: mixed(200, 200, (n) => ({
       fields: { prefer: n % 2 === 0 ? 'reserve, wait=2' : 'wait=30' },
       comesBack: true,
     })),
   },
   {
     name: 'of calls that keep their positions every third one was never seen again, and its quota is raised',
-    before: generic(
-      `${shared}, limits: { requestsPerMinute: none, maxReserved: 100 }, speaks: { windows: [{ requests: 30, seconds: 60, kind: leaky }] }`,
-      one,
-    ),
-    after: generic(
-      `${shared}, limits: { requestsPerMinute: none, maxReserved: 100 }, speaks: { windows: [{ requests: 40, seconds: 60, kind: leaky }] }`,
-      one,
-    ),
-    arrivals: arrivals(150, 300, ['acme']).map((each, n) => ({
-      ...each,
-      fields: { prefer: 'reserve, wait=1' },
-      comesBack: n % 3 !== 0,
-    })),
+    before: draining(30),
+    after: draining(40),
+    arrivals: mixed(150, 300, (n) => ({ fields: { prefer: 'reserve, wait=1' }, comesBack: n % 3 !== 0 })),
   },
   {
     name: 'urgent calls and calls that ask for a wait of their own meet a lower ceiling',
-    before: generic('limits: { requestsPerMinute: 600 }', one),
-    after: generic('limits: { requestsPerMinute: 40 }', one),
-    arrivals: arrivals(150, 400, ['acme']).map((each, n) => ({
-      ...each,
+    before: lowered(600),
+    after: lowered(40),
+    arrivals: mixed(150, 400, (n) => ({
       fields: n % 5 === 0 ? { priority: 'u=0' } : n % 3 === 0 ? { prefer: 'wait=10' } : {},
     })),
   },

@@ -69,7 +69,6 @@ const linesOf = (calls: readonly RecordedCall[], first: unknown = header()): str
 const recording = (calls: readonly RecordedCall[], first?: unknown): string =>
   file('recording.jsonl', linesOf(calls, first));
 
-/** A configuration of one upstream and one workspace. */
 const config = (api: string, acmeHas = '', key = labelKey): string =>
   file(
     'sluice.yaml',
@@ -87,7 +86,6 @@ async function rehearse(...args: readonly string[]) {
 
 interface Rehearsed {
   readonly calls?: readonly RecordedCall[];
-  /** What the recording says of its limits, beside the usual. */
   readonly recorded?: Partial<RecordedUpstream>;
   /** The configuration's upstream; left out, there is no configuration. */
   readonly api?: string;
@@ -95,7 +93,6 @@ interface Rehearsed {
   readonly args?: readonly string[];
 }
 
-/** What is reported, of all and of the upstream. */
 async function figuresOf({ calls = burst, recorded = {}, api, acmeHas, args = [] }: Rehearsed) {
   const traffic = recording(calls, header({ api: { ...upstream, ...recorded } }));
   const configured = api === undefined ? [] : ['--config', config(api, acmeHas)];
@@ -246,6 +243,7 @@ test('equal rehearsals are equal, over several replicas as well, and a compresse
   expect(after.upstreams['api']?.busiestMinute).toBe(before.upstreams['api']?.busiestMinute);
 });
 
+// Long recordings are rehearsed on two threads.
 test('of very many calls before and after are what they are of few', async () => {
   const calls = Array.from({ length: 20_000 }, (_, n) => call({ at: n * 30, serviceMs: 10 }));
   const { before, after } = await figuresOf({ calls });
@@ -313,10 +311,7 @@ test('a recording that was ended early is rehearsed, and said to be incomplete',
 });
 
 test('the example of a workflow rehearses with options that there are', async () => {
-  const workflow = readFileSync(
-    new URL('../../examples/rehearse-pull-request.yaml', import.meta.url),
-    'utf8',
-  );
+  const workflow = readFileSync('examples/rehearse-pull-request.yaml', 'utf8');
   const [, options = ''] = /npx --yes sluice rehearse (.*) > figures\.txt/.exec(workflow) ?? [];
   const args = options.match(/'[^']*'|\S+/g) ?? [];
   const { err } = await ran(['rehearse', ...args.map((arg) => arg.replaceAll("'", ''))]);

@@ -1,7 +1,4 @@
-/**
- * The gateway of one process in virtual time: everything from a call's head to its response is the product's, but for sockets. Its
- * upstreams count what is sent to them, state it as their kind does, and refuse what is too much.
- */
+/** The gateway of one process in virtual time: all but its sockets is the product's. Its upstreams count, state and refuse as their kind does. */
 import { Readable } from 'node:stream';
 import type { Call, UpstreamResponse } from '../../src/call.ts';
 import { createKey } from '../../src/cli/keys.ts';
@@ -17,26 +14,21 @@ import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 export interface Arrival {
-  /** Milliseconds since the beginning. */
   readonly at: number;
   readonly workspace: string;
   readonly upstream: string;
   readonly serviceMs: number;
   /** What it asks for, and takes in the end, of a language model. */
   readonly tokens?: { readonly asked: number; readonly taken: number };
-  /** `Prefer`, `Priority` and others. */
   readonly fields?: Readonly<Record<string, string>>;
   /** Its client comes back with the ticket that a refusal gives it, at the time that it is told. */
   readonly comesBack?: boolean;
 }
 
-/** What an upstream lets through: `limit` units, draining in `windowMs`. */
-interface Quota {
-  readonly limit: number;
-  readonly windowMs: number;
-}
+/** `limit` units, draining in `windowMs`. */
+type Quota = Record<'limit' | 'windowMs', number>;
 /** Of all credentials together. Absent: it lets everything through, and states nothing. */
-export interface UpstreamQuota {
+interface UpstreamQuota {
   readonly requests?: Quota;
   readonly tokens?: Quota;
   /** It counts this share of the tokens that a call asks for, however few it takes. */
@@ -57,7 +49,6 @@ export interface Scene {
 const labelKey = 'a label key for tests only';
 export const labelOf = (workspace: string): string => workspaceLabel(labelKey, workspace);
 
-/** One API key a workspace, whatever the configuration. */
 const keys = new Map<string, ReturnType<typeof createKey>>();
 function keyOf(workspace: string): ReturnType<typeof createKey> {
   let key = keys.get(workspace);
@@ -105,6 +96,9 @@ export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]):
   let open = arrivals.length;
   for (const arrival of arrivals)
     clock.arrives(arrival.at, () => {
+      const raise = (bug: unknown): never => {
+        throw bug;
+      };
       play(pipeline, clock, arrival)
         .finally(() => (open -= 1))
         .catch((bug: unknown) => clock.arrives(clock.monotonic(), () => raise(bug)));
@@ -117,21 +111,17 @@ export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]):
   return recording();
 }
 
-function raise(bug: unknown): never {
-  throw bug;
-}
-
-/** A recording of 600 s, and what it has written so far. */
 async function record(recorder: Recorder): Promise<() => string> {
   const lines: string[] = [];
+  const nothing = (): void => {};
   const response = {
     writableLength: 0,
     set: () => response,
     on: () => response,
-    flushHeaders: () => {},
     write: (line: string) => lines.push(line),
-    end: () => {},
-    destroy: () => {},
+    flushHeaders: nothing,
+    end: nothing,
+    destroy: nothing,
   };
   const request = { url: '/recording?seconds=600' };
   void recorder.open(request as never, response as never);
@@ -143,14 +133,8 @@ const promptTokens = 5;
 
 async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Promise<void> {
   const { upstream, workspace, tokens, fields = {} } = arrival;
-  const body =
-    tokens === undefined
-      ? ''
-      : JSON.stringify({
-          model: 'm',
-          max_tokens: tokens.asked,
-          messages: [{ role: 'user', content: 'hello' }],
-        });
+  const messages = [{ role: 'user', content: 'hello' }];
+  const asking = JSON.stringify({ model: 'm', max_tokens: tokens?.asked, messages });
   const sent = {
     host: 'gateway',
     authorization: `Bearer ${keyOf(workspace).key}`,
@@ -160,7 +144,7 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
     'x-tokens-asked': String(tokens === undefined ? 0 : tokens.asked + promptTokens),
     ...fields,
   };
-  const bytes = Buffer.from(body);
+  const bytes = Buffer.from(tokens === undefined ? '' : asking);
   const call: Call = {
     id: systemRandom.hex(16),
     receivedAt: clock.monotonic(),
@@ -187,13 +171,6 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
   }
 }
 
-/** What a call takes of its upstream, as its fields tell. */
-interface Take {
-  readonly serviceMs: number;
-  readonly tokens: number;
-  readonly asked: number;
-}
-
 /** The product's own attempt, over an upstream instead of sockets. */
 function sendTo(upstream: CountingUpstream, sending: Sending, clock: FakeClock) {
   const { call, route, description } = sending.prepared;
@@ -205,8 +182,8 @@ function sendTo(upstream: CountingUpstream, sending: Sending, clock: FakeClock) 
     method: call.method,
     pathAndQuery: route.pathAndQuery,
   };
-  const [serviceMs, tokens, asked] = [number('x-service-ms'), number('x-tokens'), number('x-tokens-asked')];
-  const send = (): Promise<UpstreamResponse> => upstream.take({ serviceMs, tokens, asked });
+  const send = (): Promise<UpstreamResponse> =>
+    upstream.take(number('x-service-ms'), number('x-tokens'), number('x-tokens-asked'));
   return attempt({ send }, request as never, clock);
 }
 
@@ -225,7 +202,7 @@ class CountingUpstream {
     });
   }
 
-  async take({ serviceMs, tokens, asked }: Take): Promise<UpstreamResponse> {
+  async take(serviceMs: number, tokens: number, asked: number): Promise<UpstreamResponse> {
     const now = this.#clock.monotonic();
     const { countsOfAsked: share, closed = { from: 0, until: 0 } } = this.#of;
     const costs = { requests: 1, tokens: share === undefined ? tokens : share * asked };
