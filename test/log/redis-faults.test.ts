@@ -1,7 +1,4 @@
-/**
- * What happens to a log in Redis when something happens to Redis. Afterwards all replicas have the same state at the same place, with
- * everything that a living replica said in it once (`agree`).
- */
+/** What becomes of a log in Redis when something happens to Redis: afterwards all replicas agree (`agree`). */
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,7 +1,4 @@
-/**
- * Replicas that follow one log in a real Redis, each with a small state machine: a list of what was said, with a digest. A replica says
- * again on joining what its state lacks of its own. Owns: building, ending, and what must hold for all replicas in the end.
- */
+/** Replicas that follow one log in a real Redis, each with a list of what was said, and a digest; on joining each says again what the list lacks of its own. */
 import { hash } from 'node:crypto';
 import { expect } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
@@ -36,7 +33,6 @@ export class Replica implements Follower<Said> {
   readonly events: string[] = [];
   readonly joins: Joined[] = [];
   readonly bugs: string[] = [];
-  /** What the log did wrong. */
   readonly faults: string[] = [];
   said: Said[] = [];
   digest = '';
@@ -44,16 +40,13 @@ export class Replica implements Follower<Said> {
   sequence = 0;
   term = 0;
   at = 0;
-  /** What this replica said. */
   readonly own = new Set<Said>();
   /** By sequence and mark, over all replicas: equal places mean equal states. */
   readonly #digests: Map<string, string>;
   isJoined = false;
 
-  constructor(
-    id: string,
-    { health, connection, digests, ...limits }: Connected & { readonly digests: Map<string, string> },
-  ) {
+  constructor(id: string, { digests, ...connected }: Connected & { readonly digests: Map<string, string> }) {
+    const { health, connection, ...limits } = connected;
     const log = { ...noTelemetry.log, bug: (message: string) => void this.bugs.push(message) };
     this.id = id;
     this.health = health;
@@ -61,13 +54,8 @@ export class Replica implements Follower<Said> {
     this.#digests = digests;
     connection.subscribe(`sluice:r:${id}`, { onMessage() {}, onReady() {} });
     const own = { replica: replicaId(id), actsAlone: true, redis: health, connection, log };
-    this.log = new RedisLog<Said>({
-      name: testName,
-      ...own,
-      clock: systemClock,
-      random: systemRandom,
-      ...limits,
-    });
+    const system = { clock: systemClock, random: systemRandom };
+    this.log = new RedisLog<Said>({ name: testName, ...own, ...system, ...limits });
     this.log.follow(this);
   }
 
@@ -128,10 +116,7 @@ export class Replica implements Follower<Said> {
   }
 }
 
-/**
- * Resolves when all replicas have joined, at the same place, with everything that any of them said in their states. Then states are
- * equal, and nothing is in them twice.
- */
+/** Resolves when all replicas have joined at one place, with all that any of them said in their states, once, and these are equal. */
 export async function agree(replicas: readonly Replica[]): Promise<void> {
   const isWhole = (): boolean =>
     replicas.every(({ isJoined, hasOwn, place }) => isJoined && hasOwn && place === replicas[0]?.place);
@@ -156,7 +141,6 @@ interface Limits {
 }
 interface Connected extends Awaited<ReturnType<typeof startHealth>>, Limits {}
 
-/** Replicas of one installation, which end with the test. */
 export function installation(
   { port }: { readonly port: number },
   limits: Limits = {},
