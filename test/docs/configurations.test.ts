@@ -15,7 +15,6 @@ const pages = execFileSync('git', ['ls-files', '-co', '--exclude-standard', 'REA
   .split('\n')
   .filter((path) => path !== '');
 
-/** Blocks of YAML that have upstreams, with the number of the block in its page. */
 const shown = pages.flatMap((page) =>
   [...readFileSync(`${root}${page}`, 'utf8').matchAll(/```yaml\n([^]*?)```/g)]
     .map(([, yaml = ''], index) => ({ page, index, yaml }))

@@ -1,7 +1,4 @@
-/**
- * Every link of a document leads to a file and an anchor that are there, and so does every page that sources and rules name. The site has
- * every page, with the same anchors, and a picture of each diagram.
- */
+/** Every link of a document, and every page that sources and rules name, is there with its anchor; the site has every page, and a picture of each diagram. */
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
@@ -16,7 +13,6 @@ const files = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { c
   .filter((path) => path !== '' && existsSync(join(root, path)));
 const pages = files.filter((path) => path.endsWith('.md'));
 
-/** A page without its blocks of code. */
 const proseOf = (path: string): string => textOf(path).replace(/^```[^]*?^```/gm, '');
 
 /** Anchors that GitHub gives the headings of a page. */

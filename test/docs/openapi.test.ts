@@ -24,7 +24,6 @@ const documents = { data: dataPort() as unknown as Document, admin: adminPort() 
 const published = (name: string): unknown =>
   JSON.parse(readFileSync(new URL(`../../schema/openapi-${name}.json`, import.meta.url), 'utf8'));
 
-/** A schema of the document as a check, with the components that it may refer to. */
 function checkOf(schema: object, { components }: Document): z.ZodType {
   const whole = JSON.stringify({ ...schema, $defs: components.schemas }).replaceAll(
     '#/components/schemas/',
