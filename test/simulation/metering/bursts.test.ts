@@ -1,22 +1,15 @@
-/**
- * Bursts in front of an upstream's bucket, with everything between them that a busy machine does. The upstream refuses no call, and
- * a burst takes at most 2 % longer than the bucket requires. Virtual time.
- */
+/** Bursts before an upstream's bucket on a busy machine: no call is refused, and a burst takes at most 2 % longer than it must. Virtual time. */
 import { expect, test } from '@jest/globals';
 import { originOf } from '../../support/origins.ts';
 import { run, type Range, type Scene } from './paced-run.ts';
-import { commerce, Leaky, model } from './upstreams.ts';
+import { commerce, leaky, model } from './upstreams.ts';
 
-interface Burst extends Pick<
-  Scene,
-  'dialect' | 'wayMs' | 'serviceMs' | 'maxInFlight' | 'stalls' | 'delayed'
-> {
-  /** What the upstream enforces and tells, and what the configuration states. */
+type Between = 'dialect' | 'wayMs' | 'serviceMs' | 'maxInFlight' | 'stalls' | 'delayed';
+interface Burst extends Pick<Scene, Between> {
   readonly limit: number;
   readonly statedLimit?: number;
   readonly windowMs: number;
   readonly calls: number;
-  /** All calls come within this time, evenly. */
   readonly overMs: number;
   /** Units used at the start that the limiter does not know of. */
   readonly usedBefore?: number;
@@ -46,7 +39,7 @@ function measure(burst: Burst, seed: number) {
   const { limit, statedLimit = limit, windowMs, calls, overMs, usedBefore = 0, ...between } = burst;
   const scene = {
     ...between,
-    counter: () => new Leaky(limit, windowMs, usedBefore),
+    counter: () => leaky(limit, windowMs, usedBefore),
     stated: [{ meter: 'requests', limit: statedLimit, windowMs }] as const,
     calls: Array.from({ length: calls }, (_, at) => (at * overMs) / calls),
   };

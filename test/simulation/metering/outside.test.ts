@@ -1,7 +1,4 @@
-/**
- * Another client uses the quota: how many calls the upstream refuses because of it, and how much longer all of them take than
- * the quota that is left allows. Virtual time, clocks that begin anywhere.
- */
+/** Another client uses the quota: how many calls are refused because of it, and how much longer all take than what is left allows. Virtual time. */
 import { describe, expect, test } from '@jest/globals';
 import { origins } from '../../support/origins.ts';
 import { run, type Fleet, type Range } from './paced-run.ts';
@@ -10,7 +7,7 @@ import {
   inBursts,
   inLargeBursts,
   irregular,
-  Leaky,
+  leaky,
   model,
   silent,
   steady,
@@ -51,7 +48,7 @@ function measure(row: Row, seed: number): { readonly refused: number; readonly r
   const { limit, windowMs, dialect, calls, comes, fleet } = row;
   const isSerial = dialect === commerce;
   const scene = {
-    counter: () => new Leaky(limit, windowMs),
+    counter: () => leaky(limit, windowMs),
     dialect,
     stated: [{ meter: 'requests', limit, windowMs }] as const,
     calls: Array.from({ length: calls }, (_, at) => (at * 2_000) / calls),

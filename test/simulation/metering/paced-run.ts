@@ -1,7 +1,4 @@
-/**
- * Calls paced by the scheduler's policy in front of an upstream that counts in its own way: virtual time, no promises,
- * one history per seed. The store's clock begins anywhere.
- */
+/** Calls paced by the scheduler's policy before an upstream that counts in its own way: virtual time, one history per seed; the store's clock begins anywhere. */
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import type { Dialect as DescribedDialect } from '../../../src/config/settings.ts';
 import { leaseToken, replicaId } from '../../../src/ids.ts';
@@ -16,10 +13,8 @@ import type { Counter, Dialect, Outsider } from './upstreams.ts';
 
 export type Range = readonly [from: number, until: number];
 
-/** Replicas that share a store. */
 export interface Fleet {
   readonly replicas: number;
-  /** To the store, and back. Milliseconds. */
   readonly wayMs: Range;
   /** From the end of one stall of a process to the next one, and how long it stands still. Milliseconds. */
   readonly stallsAfterMs: Range;
@@ -33,10 +28,8 @@ export interface Scene {
   readonly dialect: Dialect;
   /** How the configuration describes it (`speaks`); left out, it does not. */
   readonly described?: DescribedDialect;
-  /** Limits that the configuration states. */
   readonly stated?: readonly MeterSetting[];
   readonly probe?: number;
-  /** When calls come, milliseconds. */
   readonly calls: readonly number[];
   readonly maxInFlight?: number | null;
   /** From sending to arriving, from arriving to the response's head; a refusal is answered at once. Milliseconds. */
@@ -53,7 +46,6 @@ export interface Scene {
 }
 
 export interface Outcome {
-  /** Arrivals at the upstream, in order. */
   readonly arrivals: readonly { readonly at: number; readonly admitted: boolean }[];
   /** Units that other clients took until the last call was admitted. */
   readonly outside: number;
@@ -61,12 +53,8 @@ export interface Outcome {
   readonly lastWait: { readonly forecastMs: number; readonly trueMs: number };
 }
 
-export const run = (scene: Scene, seed: number, origin: number): Outcome =>
-  new Run(scene, seed, origin).outcome();
-
 const hintlessMs = 500;
 
-/** What a call hears of the bucket in which it waits. */
 export interface Waits {
   queued?(forecastMs: number): void;
   granted(lease: string): void;
@@ -128,7 +116,6 @@ export class PacedBucket {
     return this.#origin + at;
   }
 
-  /** Happens in the process of the replica when it runs again. */
   here(replica: number, run_: () => void): void {
     this.#linkOf(replica).here(0, run_);
   }
@@ -148,7 +135,6 @@ export class PacedBucket {
     });
   }
 
-  /** A replica settles a lease, or learns while its call runs. */
   tell(replica: number, event: Extract<BucketEvent, { kind: 'settle' | 'learn' }>): void {
     this.#report(replica, () => this.#carryOut(this.#apply(replica, event)));
   }
@@ -157,7 +143,6 @@ export class PacedBucket {
     return this.#links[replica % this.#links.length] ?? sameProcess;
   }
 
-  /** The commands of a replica to the store. */
   #report(replica: number, event: () => void): void {
     const link = this.#linkOf(replica);
     link.here(0, () => link.report(event));
@@ -188,145 +173,110 @@ export class PacedBucket {
   }
 }
 
-class Run {
-  readonly #scene: Scene;
-  readonly #random;
-  readonly #counter: Counter;
-  readonly #bucket: PacedBucket;
-  readonly #arrivals: { at: number; admitted: boolean }[] = [];
-  readonly #last = { forecastMs: 0, trueMs: 0 };
-  #outside = 0;
+export function run(scene: Scene, seed: number, origin: number): Outcome {
+  const { dialect, described, calls, fleet, outsider, wayMs, serviceMs, stalls, maxInFlight = null } = scene;
+  const random = new SeededRandom(seed);
+  const counter = scene.counter();
+  const bucket = new PacedBucket(scene, random, origin);
+  const arrivals: { at: number; admitted: boolean }[] = [];
+  const lastWait = { forecastMs: 0, trueMs: 0 };
+  const setting = { meters: scene.stated ?? [], learn: true, probe: scene.probe ?? 0 };
+  let [left, outside, outsideAtLast] = [calls.length, 0, 0];
   /** Units that another client could not get yet. */
-  #owed = 0;
-  #outsideAtLast = 0;
-  #left: number;
+  let owed = 0;
 
-  constructor(scene: Scene, seed: number, origin: number) {
-    this.#scene = scene;
-    this.#random = new SeededRandom(seed);
-    this.#counter = scene.counter();
-    this.#left = scene.calls.length;
-    const { fleet, outsider } = scene;
-    this.#bucket = new PacedBucket(scene, this.#random, origin);
-    scene.calls.forEach((at, n) => this.#bucket.at(at, () => this.#enter(n, n % (fleet?.replicas ?? 1))));
-    this.#bucket.begin();
-    if (outsider !== undefined) {
-      const perMs = (outsider.share * this.#counter.limit) / outsider.windowMs;
-      this.#takeForOthers(outsider.comes(perMs, outsider.windowMs, this.#random));
-    }
-  }
-
-  outcome(): Outcome {
-    this.#bucket.runWhile(() => this.#left > 0);
-    return { arrivals: this.#arrivals, outside: this.#outsideAtLast, lastWait: this.#last };
-  }
-
-  #enter(n: number, replica: number): void {
-    const { stated = [], probe = 0, maxInFlight = null, calls } = this.#scene;
+  const enter = (n: number, replica: number): void => {
     const isLast = n === calls.length - 1;
-    const setting = { meters: stated, learn: true, probe };
-    this.#bucket.enter(
-      `t${n}`,
-      replica,
-      { setting, maxInFlight, maxWaitMs: Infinity },
-      {
-        queued: (forecastMs) => {
-          if (isLast) this.#last.forecastMs = forecastMs;
-        },
-        granted: (lease) => {
-          if (isLast) this.#last.trueMs = this.#bucket.now - (calls.at(-1) ?? 0);
-          this.#leave(lease, replica);
-        },
+    const asked = { setting, maxInFlight, maxWaitMs: Infinity };
+    bucket.enter(`t${n}`, replica, asked, {
+      queued: (forecastMs) => {
+        if (isLast) lastWait.forecastMs = forecastMs;
       },
-    );
-  }
-
-  #leave(lease: string, replica: number): void {
-    const { share, ms } = this.#scene.delayed ?? { share: 0, ms: [0, 0] };
-    if (share > 0 && this.#random.next() < share)
-      this.#bucket.at(this.#bucket.now + this.#bucket.between(ms), () => this.#send(lease, replica));
-    else this.#send(lease, replica);
-  }
-
-  /** When the upstream goes on that would do something at this time. */
-  #awake(at: number): number {
-    return this.#scene.stalls?.find(([from, until]) => at >= from && at < until)?.[1] ?? at;
-  }
-
-  #send(lease: string, replica: number): void {
-    const { wayMs, serviceMs, dialect } = this.#scene;
-    const bucket = this.#bucket;
+      granted: (lease) => {
+        if (isLast) lastWait.trueMs = bucket.now - (calls.at(-1) ?? 0);
+        leave(lease, replica);
+      },
+    });
+  };
+  const leave = (lease: string, replica: number): void => {
+    const { share, ms } = scene.delayed ?? { share: 0, ms: [0, 0] };
+    if (share > 0 && random.next() < share)
+      bucket.at(bucket.now + bucket.between(ms), () => send(lease, replica));
+    else send(lease, replica);
+  };
+  const awake = (at: number): number => stalls?.find(([from, until]) => at >= from && at < until)?.[1] ?? at;
+  const send = (lease: string, replica: number): void => {
     const sentAt = bucket.now;
-    bucket.at(this.#awake(sentAt + bucket.between(wayMs)), () => {
+    bucket.at(awake(sentAt + bucket.between(wayMs)), () => {
       const { now } = bucket;
-      const waitMs = this.#counter.waitMs(now);
-      this.#arrivals.push({ at: now, admitted: waitMs === 0 });
+      const waitMs = counter.waitMs(now);
+      arrivals.push({ at: now, admitted: waitMs === 0 });
       if (waitMs === 0) {
-        this.#counter.take(now);
-        this.#outsideAtLast = this.#outside;
+        counter.take(now);
+        outsideAtLast = outside;
       }
-      const fields = new Map(dialect.fields(this.#counter, waitMs, now));
-      const status = waitMs > 0 ? 429 : 200;
-      bucket.at(this.#awake(now + (waitMs > 0 ? 1 : bucket.between(serviceMs))), () =>
-        bucket.here(replica, () => this.#answered({ lease, sentAt, replica, status, fields })),
+      const fields = new Map(dialect.fields(counter, waitMs, now));
+      const tookMs = waitMs > 0 ? 1 : bucket.between(serviceMs);
+      const answer = { status: waitMs > 0 ? 429 : 200, fields };
+      bucket.at(awake(now + tookMs), () =>
+        bucket.here(replica, () => answered(answer, { lease, sentAt, replica })),
       );
     });
-  }
-
-  #answered(answer: {
-    readonly lease: string;
-    readonly sentAt: number;
-    readonly replica: number;
-    readonly status: number;
-    readonly fields: ReadonlyMap<string, string>;
-  }): void {
-    const { status, fields, replica } = answer;
-    const { dialect, described } = this.#scene;
+  };
+  const answered = (
+    { status, fields }: { readonly status: number; readonly fields: ReadonlyMap<string, string> },
+    { lease, sentAt, replica }: { readonly lease: string; readonly sentAt: number; readonly replica: number },
+  ): void => {
     const body = status === 200 ? null : (dialect.refusal ?? null);
-    const nowMs = this.#bucket.storeTimeOf(this.#bucket.now);
+    const nowMs = bucket.storeTimeOf(bucket.now);
     const of = { callClass: 'rest', method: 'GET', path: '/', nowMs };
     const feedback = learnFrom(dialect.kind, { status, fields, body, ...of }, described);
-    const lesson = { feedback, sentAt: this.#bucket.storeTimeOf(answer.sentAt), headAt: nowMs };
+    const lesson = { feedback, sentAt: bucket.storeTimeOf(sentAt), headAt: nowMs };
     const closeMs = feedback.throttle?.waitMs ?? hintlessMs;
-    if (status === 200) this.#left -= 1;
+    if (status === 200) left -= 1;
     const settlement =
       status === 200
         ? ({ kind: 'succeeded', spent: null } as const)
         : ({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const);
-    this.#bucket.tell(replica, { kind: 'settle', lease: leaseToken(answer.lease), settlement, lesson });
-  }
+    bucket.tell(replica, { kind: 'settle', lease: leaseToken(lease), settlement, lesson });
+  };
 
   /**
    * Whoever else uses the quota is refused like everybody. Who comes for one unit at a time comes again as soon as there is
    * room and gets what it wants; of several at once those that are refused are given up.
    */
-  #takeForOthers(takes: ReturnType<Outsider>): void {
+  const takeForOthers = (takes: ReturnType<Outsider>): void => {
     const { at, units } = takes.next().value;
-    this.#bucket.at(at, () => {
-      if (units > 1) this.#take(units);
+    bucket.at(at, () => {
+      if (units > 1) take(units);
       else {
-        this.#owed += units;
-        if (this.#owed === units) this.#takeOwed();
+        owed += units;
+        if (owed === units) takeOwed();
       }
-      this.#takeForOthers(takes);
+      takeForOthers(takes);
     });
-  }
-
-  #takeOwed(): void {
-    this.#owed = this.#take(this.#owed);
-    if (this.#owed > 0)
-      this.#bucket.at(this.#bucket.now + this.#counter.waitMs(this.#bucket.now), () => this.#takeOwed());
-  }
-
-  #take(units: number): number {
-    const { now } = this.#bucket;
-    let left = units;
-    for (; left > 0 && this.#counter.waitMs(now) === 0; left -= 1) {
-      this.#counter.take(now);
-      this.#outside += 1;
+  };
+  const takeOwed = (): void => {
+    owed = take(owed);
+    if (owed > 0) bucket.at(bucket.now + counter.waitMs(bucket.now), takeOwed);
+  };
+  const take = (units: number): number => {
+    let more = units;
+    for (; more > 0 && counter.waitMs(bucket.now) === 0; more -= 1) {
+      counter.take(bucket.now);
+      outside += 1;
     }
-    return left;
+    return more;
+  };
+
+  calls.forEach((at, n) => bucket.at(at, () => enter(n, n % (fleet?.replicas ?? 1))));
+  bucket.begin();
+  if (outsider !== undefined) {
+    const perMs = (outsider.share * counter.limit) / outsider.windowMs;
+    takeForOthers(outsider.comes(perMs, outsider.windowMs, random));
   }
+  bucket.runWhile(() => left > 0);
+  return { arrivals, outside: outsideAtLast, lastWait };
 }
 
 /** The way from a replica to the store, and back. */
@@ -347,10 +297,7 @@ const sameProcess: Link = {
 
 const maxBatch = 32;
 
-/**
- * The way to a store that several replicas share: one batch of events under way at a time, what comes meanwhile goes with the next
- * one, and now and then the whole process stands still.
- */
+/** The way to a shared store: one batch of events under way at a time, what comes meanwhile goes with the next, and now and then the process stands still. */
 class StoreLink implements Link {
   readonly #fleet: Fleet;
   readonly #time;

@@ -11,111 +11,67 @@ export interface Counter {
   waitMs(now: number): number;
   /** What such an upstream calls the reset: until the bucket is full again, the window ends, the oldest call is forgotten. */
   resetMs(now: number): number;
-  take(now: number): void;
+  take(now: number): unknown;
 }
 
 const dust = 1e-6;
 
-/** Drains without pause: `limit` units in a window. `#used`: at first. */
-export class Leaky implements Counter {
-  readonly limit: number;
-  readonly #perMs: number;
-  #used: number;
-  #at = 0;
-
-  constructor(limit: number, windowMs: number, usedBefore = 0) {
-    this.limit = limit;
-    this.#perMs = limit / windowMs;
-    this.#used = usedBefore;
-  }
-
-  used(now: number): number {
-    this.#used = Math.max(0, this.#used - Math.max(0, now - this.#at) * this.#perMs);
-    this.#at = Math.max(this.#at, now);
-    return this.#used;
-  }
-
-  waitMs(now: number): number {
-    const over = this.used(now) + 1 - this.limit;
-    return over <= dust ? 0 : over / this.#perMs;
-  }
-
-  resetMs(now: number): number {
-    return this.used(now) / this.#perMs;
-  }
-
-  take(now: number): void {
-    this.#used = this.used(now) + 1;
-  }
+/** Drains without pause: `limit` units in a window; `usedBefore`: at first. */
+export function leaky(limit: number, windowMs: number, usedBefore = 0): Counter {
+  const perMs = limit / windowMs;
+  let [level, at] = [usedBefore, 0];
+  const used = (now: number): number => {
+    level = Math.max(0, level - Math.max(0, now - at) * perMs);
+    at = Math.max(at, now);
+    return level;
+  };
+  return {
+    limit,
+    used,
+    waitMs: (now) => {
+      const over = used(now) + 1 - limit;
+      return over <= dust ? 0 : over / perMs;
+    },
+    resetMs: (now) => used(now) / perMs,
+    take: (now) => (level = used(now) + 1),
+  };
 }
 
 /** Falls to nothing at the end of a window, which is aligned to the clock (with a phase) or begins with its first call. */
-export class Fixed implements Counter {
-  readonly limit: number;
-  readonly #windowMs: number;
-  readonly #phaseMs: number | null;
-  #used = 0;
-  #endsAt = 0;
-
-  constructor(limit: number, windowMs: number, phaseMs: number | null) {
-    this.limit = limit;
-    this.#windowMs = windowMs;
-    this.#phaseMs = phaseMs;
-  }
-
-  used(now: number): number {
-    if (now >= this.#endsAt) {
-      this.#used = 0;
-      const since = this.#phaseMs === null ? 0 : (now + this.#windowMs - this.#phaseMs) % this.#windowMs;
-      this.#endsAt = now + this.#windowMs - since;
+export function fixed(limit: number, windowMs: number, phaseMs: number | null): Counter {
+  let [taken, endsAt] = [0, 0];
+  const used = (now: number): number => {
+    if (now >= endsAt) {
+      taken = 0;
+      const since = phaseMs === null ? 0 : (now + windowMs - phaseMs) % windowMs;
+      endsAt = now + windowMs - since;
     }
-    return this.#used;
-  }
-
-  waitMs(now: number): number {
-    return this.used(now) + 1 <= this.limit ? 0 : this.#endsAt - now;
-  }
-
-  resetMs(now: number): number {
-    this.used(now);
-    return this.#endsAt - now;
-  }
-
-  take(now: number): void {
-    this.used(now);
-    this.#used += 1;
-  }
+    return taken;
+  };
+  return {
+    limit,
+    used,
+    waitMs: (now) => (used(now) + 1 <= limit ? 0 : endsAt - now),
+    resetMs: (now) => {
+      used(now);
+      return endsAt - now;
+    },
+    take: (now) => (taken = used(now) + 1),
+  };
 }
 
-/** Counts what was taken in the last window, whenever one looks. */
-export class Rolling implements Counter {
-  readonly limit: number;
-  readonly #windowMs: number;
-  readonly #taken: number[] = [];
-
-  constructor(limit: number, windowMs: number) {
-    this.limit = limit;
-    this.#windowMs = windowMs;
-  }
-
-  used(now: number): number {
-    while ((this.#taken[0] ?? Infinity) + this.#windowMs <= now) this.#taken.shift();
-    return this.#taken.length;
-  }
-
-  waitMs(now: number): number {
-    return this.used(now) + 1 <= this.limit ? 0 : this.resetMs(now);
-  }
-
-  resetMs(now: number): number {
-    this.used(now);
-    return (this.#taken[0] ?? now - this.#windowMs) + this.#windowMs - now;
-  }
-
-  take(now: number): void {
-    this.used(now);
-    this.#taken.push(now);
-  }
+function rolling(limit: number, windowMs: number): Counter {
+  const taken: number[] = [];
+  const used = (now: number): number => {
+    while ((taken[0] ?? Infinity) + windowMs <= now) taken.shift();
+    return taken.length;
+  };
+  const resetMs = (now: number): number => {
+    used(now);
+    return (taken[0] ?? now - windowMs) + windowMs - now;
+  };
+  const waitMs = (now: number): number => (used(now) + 1 <= limit ? 0 : resetMs(now));
+  return { limit, used, waitMs, resetMs, take: (now) => taken.push(now) };
 }
 
 /** A counter of this kind; `phaseMs`: when its window of the clock begins. */
@@ -125,16 +81,14 @@ export function counterOf(
   windowMs: number,
   phaseMs = 0,
 ): Counter {
-  if (kind === 'fixed') return new Fixed(limit, windowMs, phaseMs);
-  return kind === 'leaky' ? new Leaky(limit, windowMs) : new Rolling(limit, windowMs);
+  if (kind === 'fixed') return fixed(limit, windowMs, phaseMs);
+  return kind === 'leaky' ? leaky(limit, windowMs) : rolling(limit, windowMs);
 }
 
-/** What a response says. */
 export interface Dialect {
   readonly kind: UpstreamKind;
   /** Fields of a response made at `now`; `waitMs` > 0: of a refusal. */
   fields(counter: Counter, waitMs: number, now: number): (readonly [name: string, value: string])[];
-  /** Body of a refusal. */
   readonly refusal?: string;
 }
 

@@ -1,8 +1,4 @@
-/**
- * Calls of full windows that an upstream counts by its own clock, which may differ from that of the store, and states in its responses.
- * Calls of a full window leave just after there is room, and must not come too early because of their way, of busy replicas or of
- * clocks that differ. Virtual time.
- */
+/** Calls of full windows that an upstream counts by its own clock leave just after there is room, and not too early, whatever their way, replicas and clocks. */
 import { describe, expect, test } from '@jest/globals';
 import { buildDialect, speaks } from '../../../src/config/speaks.ts';
 import { maxJitterMs } from '../../../src/limiter/policy/meter.policy.ts';
@@ -61,7 +57,6 @@ function stating({ stated: as, isLearned = false }: Way, clockMs: number): Diale
 
 const atOnce = Array.from({ length: limit * windowsNeeded }, (_, at) => at * 0.3);
 
-/** Some calls now and then, and a crowd at any time, that comes again. */
 function crowds(windowMs: number, random: SeededRandom): readonly number[] {
   const times: number[] = [];
   for (let crowd = 0; crowd < 4; crowd += 1) {
@@ -72,7 +67,6 @@ function crowds(windowMs: number, random: SeededRandom): readonly number[] {
   return times.toSorted((a, b) => a - b);
 }
 
-/** Calls that the upstream refused, and windows from the first call to the last. */
 function measure(way: Way, seed: number) {
   const {
     kind = 'fixed',
