@@ -1,7 +1,4 @@
-/**
- * Runs clients with calls of known use against a provider that counts tokens: the policy of one bucket on virtual time, as in `metering/`, for
- * one process, or for several replicas that share a store, each of which learns what its own calls are charged.
- */
+/** Clients with calls of known use against a provider that counts tokens: the policy of one bucket on virtual time, in one process or over replicas. */
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/model-call.policy.ts';
@@ -10,7 +7,7 @@ import { leaseToken } from '../../src/ids.ts';
 import { lateThrottle } from '../../src/journey/attempts.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
-import { PacedBucket, type Fleet } from './metering/paced-run.ts';
+import { PacedBucket } from './metering/paced-run.ts';
 
 export interface Asked {
   readonly guess: TokenGuess;
@@ -22,44 +19,27 @@ export interface Asked {
 export interface Scene {
   readonly meter: MeterName;
   readonly limit: number;
-  /** Calls of each client, which sends one after the other. */
   readonly clients: readonly (readonly Asked[])[];
   /** Units that the provider counts when the call arrives, and when its response is over. */
   readonly counts: (asked: Asked, now: number) => { readonly first: number; readonly inAll: number };
   /** What the response says of that; the usage of the call where it is left out. */
   readonly reported?: (asked: Asked, inAll: number) => TokenUsage;
   readonly serviceMs: number;
-  /** Refusals come inside a stream, so long after the call; left out, they come at once, as the whole response. */
-  readonly refusesIn?: StreamRefusal;
+  /** Refusals come inside a stream, so long after the call: absorbed before content; behind it the client makes the call anew, and `keeps` units stay counted. */
+  readonly refusesIn?: {
+    readonly part: 'before content' | 'behind content';
+    readonly afterMs: number;
+    readonly keeps?: number;
+  };
   /** Every response states limit and level, as at the arrival of its call; or only refusals do, as of when they come. */
   readonly states?: 'always' | 'when refusing';
   /** What a response says of limit and level; left out, it says them to a unit. */
   readonly says?: (level: number, limit: number) => Feedback['meters'];
-  /** The limit from these times on. */
   readonly changes?: readonly { readonly at: number; readonly limit: number }[];
   /** What somebody else takes of what the limit lets through, twice a second. */
   readonly outsiderShare?: number;
   /** How much later than it was written each message is read, as on a machine whose processors are taken. Milliseconds. */
   readonly lateMs?: () => number;
-}
-
-/** Before the content of a stream a refusal is absorbed; behind it the client gets it, and makes the call anew. */
-export interface StreamRefusal {
-  readonly part: 'before content' | 'behind content';
-  readonly afterMs: number;
-  /** Units that stay counted of a call that was refused behind content. */
-  readonly keeps?: number;
-}
-
-export interface Outcome {
-  /** Times at which the provider refused a call. */
-  readonly refusedAt: readonly number[];
-  /** Refusals that clients got. */
-  readonly passedOn: number;
-  readonly firstResponseAt: number;
-  readonly refusedAtEntry: number;
-  /** From the first call to the last that was let in, by what the quota allows. */
-  readonly ratio: number;
 }
 
 const windowMs = 60_000;
@@ -80,33 +60,26 @@ function minMsOf({ limit, changes = [], outsiderShare = 0 }: Scene, units: numbe
   return at;
 }
 
-/** So many replicas with a way of a millisecond to their store. */
-const fleetOf = (replicas: number): Fleet => ({
-  replicas,
-  wayMs: [1, 1],
-  stallsAfterMs: [Infinity, Infinity],
-  stallMs: [0, 0],
-  jobMs: [0, 0],
-});
-
-export function run(scene: Scene, replicas = 1): Outcome {
+export function run(scene: Scene, replicas = 1) {
   const { meter, changes = [], outsiderShare = 0, lateMs = () => 0 } = scene;
-  const fleet = replicas === 1 ? {} : { fleet: fleetOf(replicas) };
+  const calm = {
+    wayMs: [1, 1],
+    stallsAfterMs: [Infinity, Infinity],
+    stallMs: [0, 0],
+    jobMs: [0, 0],
+  } as const;
+  const fleet = replicas === 1 ? {} : { fleet: { replicas, ...calm } };
   const bucket = new PacedBucket(fleet, new SeededRandom(1), 0);
   const estimates = Array.from({ length: replicas }, () => new TokenEstimates());
   let { limit } = scene;
-  const stateOf = (level: number): Feedback['meters'] =>
-    scene.says?.(level, limit) ?? [
-      {
-        meter,
-        limit,
-        windowMs,
-        level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
-      },
-    ];
+  const stateOf = (level: number): Feedback['meters'] => {
+    const bounds = { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) };
+    return scene.says?.(level, limit) ?? [{ meter, limit, windowMs, level: bounds }];
+  };
   const stated = (level: number): Feedback['meters'] => (scene.states === 'always' ? stateOf(level) : []);
   const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
   const refusedAt: number[] = [];
+  /** `passedOn`: refusals that clients got. */
   let [passedOn, sendings, refusedAtEntry, firstResponseAt] = [0, 0, 0, Infinity];
   let left = scene.clients.flat().length;
   const drain = (): number => {
@@ -179,18 +152,12 @@ export function run(scene: Scene, replicas = 1): Outcome {
     // As it was configured once, whatever the limit is by now.
     const setting = { meters: [{ meter, limit: scene.limit, windowMs }], learn: true, probe: 1 };
     const costs = { requests: 1, ...known.expected(named) };
-    bucket.enter(
-      `c${(sendings += 1)}`,
-      replica,
-      { costs, setting, maxWaitMs: 75_000 },
-      {
-        granted,
-        refused: (retryInMs) => {
-          refusedAtEntry += 1;
-          later(retryInMs, () => send(asked, client, at));
-        },
-      },
-    );
+    const asking = { costs, setting, maxWaitMs: 75_000 };
+    const refused = (retryInMs: number): void => {
+      refusedAtEntry += 1;
+      later(retryInMs, () => send(asked, client, at));
+    };
+    bucket.enter(`c${(sendings += 1)}`, replica, asking, { granted, refused });
   };
   const enter = (client: number, at: number): void => {
     const asked = scene.clients[client]?.[at];
@@ -212,11 +179,7 @@ export function run(scene: Scene, replicas = 1): Outcome {
   scene.clients.forEach((_calls, client) => bucket.at(client, () => enter(client, 0)));
   bucket.begin();
   bucket.runWhile(() => left > 0);
-  return {
-    refusedAt,
-    passedOn,
-    firstResponseAt,
-    refusedAtEntry,
-    ratio: upstream.lastIn / minMsOf(scene, upstream.taken),
-  };
+  /** From the first call to the last that was let in, by what the quota allows. */
+  const ratio = upstream.lastIn / minMsOf(scene, upstream.taken);
+  return { refusedAt, passedOn, firstResponseAt, refusedAtEntry, ratio };
 }

@@ -1,7 +1,4 @@
-/**
- * What is said of calls that limits do not hold, against what becomes of the same arrivals when limits hold them (`observed.ts`).
- * `SEEDS=500` runs more histories than 15.
- */
+/** What is said of calls that limits do not hold, against what becomes of them when limits hold them (`observed.ts`). `SEEDS=500` runs more histories than 15. */
 import { env } from 'node:process';
 import { expect, test } from '@jest/globals';
 import { arrivalsOf, courseOf, isTrue, type Arrivals } from './observed.ts';
@@ -14,7 +11,6 @@ interface Shares {
   readonly reckoned: number;
   /** Of the calls of which the scheduler that held them expected, when the response came, what became of them: what was said was true. */
   readonly saidOfExpected: number;
-  /** Calls that the upstream refused, per call. */
   readonly throttled: number;
 }
 

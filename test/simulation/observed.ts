@@ -1,7 +1,4 @@
-/**
- * The same arrivals twice on virtual time, in front of the same upstream: once held by limits, and once only observed. Each call then has
- * how long it waited, and how long it was said that it would wait.
- */
+/** The same arrivals twice on virtual time before the same upstream: held by limits, and only observed. */
 import { QueuedCall } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback, Reckoned } from '../../src/call.ts';
@@ -54,37 +51,25 @@ export function arrivalsOf(seed: number): Arrivals {
   };
 }
 
-/** What became of a call, or was said that would have become of it. */
 export type Fate = { readonly kind: 'sent'; readonly waitMs: number } | { readonly kind: 'refused' };
 
-export interface Course {
-  readonly fates: ReadonlyMap<string, Fate>;
-  /** When each call got its response, milliseconds after it came. */
-  readonly tookMs: ReadonlyMap<string, number>;
-  /** What the scheduler expected of calls that limits held, as long after they had come as was asked for. */
-  readonly expected: ReadonlyMap<string, Fate>;
-  /** Calls that the upstream refused, and that were passed on. */
-  readonly throttled: number;
-  /** What is reckoned of calls in the end, where that differs from what the response said. */
-  readonly reckoned: ReadonlyMap<string, Fate>;
-}
-
-/**
- * @param mode as of the upstream
- * @param askAfterMs when the scheduler is asked what it expects of a call that still waits then, by call, milliseconds after it came
- */
+/** @param askAfterMs when the scheduler is asked what it expects of a call that still waits then, milliseconds after it came */
 export async function courseOf(
   arrivals: Arrivals,
   mode: AdmissionRequest['mode'],
   askAfterMs: ReadonlyMap<string, number> = new Map(),
-): Promise<Course> {
+) {
   const { bucket, workspaces, calls } = arrivals;
   const clock = new FakeClock();
   const upstream = new Upstream(bucket);
   const fates = new Map<string, Fate>();
+  /** What is reckoned of calls in the end, where that differs from what the response said. */
   const reckoned = new Map<string, Fate>();
+  /** When each call got its response, milliseconds after it came. */
   const tookMs = new Map<string, number>();
+  /** What the scheduler expected of calls that limits held, as long after they had come as was asked for. */
   const expected = new Map<string, Fate>();
+  /** Calls that the upstream refused, and that were passed on. */
   let throttled = 0;
   const { queue, limiter } = embeddedQueue({
     clock,
@@ -98,7 +83,6 @@ export async function courseOf(
     const ofLane = { bucket: lane.bucket, lane: lane.key, workspace, weight, maxInFlight, perMinute };
     return queue.enter(...callOf(clock, id, { ...asked, ...ofLane, setting: bucketSettingOf(bucket) }));
   };
-  /** One sending: there, served or refused, and back. */
   const send = (plan: CallPlan): Promise<Feedback> =>
     new Promise((resolve) => {
       clock.outside(clock.monotonic() + 1, () => {

@@ -1,12 +1,9 @@
-/**
- * Providers that state what is left of their tokens to the nearest thousand, or to another round number: a call that leaves as soon as the
- * statement has room for it comes too early by the time in which half of it drains. Through the real reading of the fields, on virtual time.
- */
+/** Providers that state what is left of their tokens to the nearest thousand: no call comes too early by the time in which half of that drains. */
 import { describe, expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
-import { run, type Asked, type Outcome, type Scene } from './charge-run.ts';
+import { run, type Asked, type Scene } from './charge-run.ts';
 
 type Fields = (limit: number, left: number) => Readonly<Record<string, string>>;
 
@@ -45,18 +42,16 @@ function clients(seed: number, count: number, calls: number): readonly (readonly
 
 const providers = [
   { name: 'Anthropic', fields: anthropic, meter: 'input_tokens' as const, roundedTo: 1_000 },
-  ...[250, 500, 1_000, 2_000].map((roundedTo) => ({
-    name: 'a provider with fields like those of OpenAI',
-    fields: likeOpenai,
-    meter: 'tokens' as const,
-    roundedTo,
-  })),
+  ...[250, 500, 1_000, 2_000].map((roundedTo) => {
+    const name = 'a provider with fields like those of OpenAI';
+    return { name, fields: likeOpenai, meter: 'tokens' as const, roundedTo };
+  }),
 ];
 
 describe.each(providers)(
   '$name states its tokens to the nearest $roundedTo:',
   ({ fields, meter, roundedTo }) => {
-    const outcome = (seed: number, beside: Partial<Scene> = {}): Outcome =>
+    const outcome = (seed: number, beside: Partial<Scene> = {}) =>
       run({
         meter,
         limit: 50_000,
@@ -70,12 +65,12 @@ describe.each(providers)(
 
     test.each([1, 2])('no call is refused, and 97 %% of the tokens are used (seed %i)', (seed) => {
       const { refusedAt, refusedAtEntry, ratio } = outcome(seed);
-      expect({ refused: refusedAt.length, refusedAtEntry }).toEqual({ refused: 0, refusedAtEntry: 0 });
+      expect([refusedAt, refusedAtEntry]).toEqual([[], 0]);
       expect(1 / ratio).toBeGreaterThanOrEqual(0.97);
     });
 
     test.each([1, 2])(
-      'where every message is read late, as beside two processes that never rest, no call is refused (seed %i)',
+      'nor is one where every message is read late, as on a busy machine (seed %i)',
       (seed) => {
         const random = new SeededRandom(seed);
         // A processor's turns are some milliseconds, and a message may miss several of them.
