@@ -5,7 +5,6 @@ import { afterAll, afterEach, beforeAll, beforeEach } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Clock } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
 import type { Service } from '../../src/service.ts';
 import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { bucketsOf, metric as sumOf } from '../journey/world.ts';
@@ -53,7 +52,7 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
   const logs: string[] = [];
   const made = Object.keys(sections.workspaces ?? { acme: {} }).map((name) => [name, createKey()] as const);
   const keys: Readonly<Record<string, string>> = Object.fromEntries(
-    made.map(([name, { key }]) => [name, key]),
+    made.map(([name, one]) => [name, one.key]),
   );
   const hashes = new Map(made.map(([name, { hash }]) => [name, hash]));
   const of = (replica: number): Service => {
@@ -61,8 +60,8 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
     if (service === undefined) throw new Error('no replica has started');
     return service;
   };
-  const text = (changes: Partial<Sections> = {}): string => {
-    const { upstreams, workspaces = { acme: {} }, ...more } = { ...sections, ...changes };
+  const text = (): string => {
+    const { upstreams, workspaces = { acme: {} }, ...more } = sections;
     const each = (list: Readonly<Record<string, object>>, usual: (name: string) => object): object =>
       Object.fromEntries(Object.entries(list).map(([name, own]) => [name, { ...usual(name), ...own }]));
     return JSON.stringify({
@@ -119,10 +118,6 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
       until(async () => (await metric('sluice_limiter_mode{mode="redis"}')) === services.length),
     async join(): Promise<void> {
       services.push(await serviceOf(text(), logs, clock === undefined ? {} : { clock }));
-    },
-    async reload(changes: Partial<Sections>): Promise<void> {
-      const settings = parseSettings(text(changes), { path: 'test', env: {} });
-      for (const service of services) service.reload(settings);
     },
   };
 }
