@@ -22,7 +22,6 @@ export class Chance {
     return low + (high - low) * this.next();
   }
 
-  /** Whole number, both ends included. */
   whole(low: number, high: number): number {
     return low + Math.floor(this.next() * (high - low + 1));
   }

@@ -1,8 +1,4 @@
-/**
- * Calm histories, in which what is told of waits can be held against the truth: the upstream and the calls of another one, and nothing that
- * nobody could foretell. And other courses of them from the moment at which a call was refused: the same world up to there, and then nobody
- * new comes, and nobody loses patience. Owns: the changed plans. Does not own: running and judging them.
- */
+/** Calm histories, in which told waits can be held against the truth, and other courses of them from a refusal on: the same world up to there, nobody new after it. */
 import { Chance } from './chance.ts';
 import type { CallPlan, Plan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
@@ -18,10 +14,7 @@ const clientWayMs = 5;
 /** Responses do not come too late for the gateway. Milliseconds. */
 const maxServiceMs = 3_000;
 
-/**
- * The calls to one bucket, all of a lane for as much. What holds them up is the bucket alone, or the ceilings of their workspaces, whose
- * bucket has room for all.
- */
+/** The calls to one bucket, all of a lane for as much, held up by the bucket alone, or by the ceilings of their workspaces, whose bucket has room for all. */
 export function calmOf(plan: Plan): Plan {
   const chance = new Chance(plan.seed ^ 0xca13);
   const isLimited = chance.happens(0.4);
@@ -115,7 +108,6 @@ function urgencyOf(
   return Math.max(urgency, Math.min(...line.map((call) => call.urgency)));
 }
 
-/** The refused call returns at the stated time, with this maximum wait. */
 export function returning(plan: Plan, refused: RefusedCall, maxWaitMs: number): Plan {
   const quietPlan = quietly(plan, refused);
   const at = refused.at + refused.retryInMs + clientWayMs;
@@ -123,7 +115,6 @@ export function returning(plan: Plan, refused: RefusedCall, maxWaitMs: number): 
   return { ...quietPlan, calls: [...quietPlan.calls, again] };
 }
 
-/** How a call is named that comes again. */
 export const againOf = (id: string): string => `${id}r`;
 
 export function callOf({ calls }: Plan, id: string): CallPlan {

@@ -13,18 +13,15 @@ export interface WindowPlan {
   readonly kind: 'rolling' | 'fixed' | 'leaky';
 }
 
-/** What is described from a time on. From `from` to `at` the gateway goes over to it, and may send what either allows. */
-export interface DescribedChange {
-  readonly from: number;
-  readonly at: number;
-  /** Some processes go over to it later than others. */
-  readonly isMixed: boolean;
-  readonly windows: readonly WindowPlan[];
-}
-
 export interface Described {
   readonly windows: readonly WindowPlan[];
-  readonly changes: readonly DescribedChange[];
+  /** From `from` to `at` the gateway goes over to these windows, some processes later than others (`isMixed`), and may send what either allows. */
+  readonly changes: readonly {
+    readonly from: number;
+    readonly at: number;
+    readonly isMixed: boolean;
+    readonly windows: readonly WindowPlan[];
+  }[];
   /** What the wall clock shows when the history begins, milliseconds: fixed windows begin by it. */
   readonly wallMs: number;
   /** How long after its arrival a call may be taken to have been counted. Milliseconds. */
@@ -37,17 +34,16 @@ const minMarginMs = 25;
 /** Calls of a time in which configuration changes arrive within this time. Milliseconds. */
 export const wayMs = 60;
 
-/** The meters of described windows, as configuration makes them. */
-export function metersOf(windows: readonly WindowPlan[]): MeterSetting[] {
-  const built = buildWindows(
+const built = (windows: readonly WindowPlan[]) =>
+  buildWindows(
     windows.map(({ requests, windowMs, kind }) => ({ requests, seconds: windowMs / 1_000, kind })),
   );
-  return built.map(({ meter, requests: limit, windowMs, kind }) =>
+
+export const metersOf = (windows: readonly WindowPlan[]): MeterSetting[] =>
+  built(windows).map(({ meter, requests: limit, windowMs, kind }) =>
     kind === 'leaky' ? { meter, limit, windowMs } : { meter, limit, windowMs, counts: kind },
   );
-}
 
-/** The window that takes longest for one call. */
 export const slowestOf = (windows: readonly WindowPlan[]): { limit: number; windowMs: number } =>
   windows
     .map(({ requests: limit, windowMs }) => ({ limit, windowMs }))
@@ -70,7 +66,6 @@ export class DescribedCounts {
     this.#counts = this.#following(new Map(), described.windows, { from: 0, now: 0, isMixed: false });
   }
 
-  /** The gateway goes over to another description now. */
   isChanging(now: number): boolean {
     return this.#described.changes.some(({ from, at }) => from <= now && now <= at + wayMs);
   }
@@ -108,7 +103,6 @@ export class DescribedCounts {
     for (const count of this.#counts.values()) count.hold(now);
   }
 
-  /** So many calls have room for sure. */
   hasRoom(calls: number, now: number): boolean {
     return [...this.#counts.values()].every((count) => count.most(now) + calls <= count.plan.requests);
   }
@@ -131,9 +125,7 @@ export class DescribedCounts {
     windows: readonly WindowPlan[],
     change: Change,
   ): ReadonlyMap<string, Count> {
-    const named = buildWindows(
-      windows.map(({ requests, windowMs, kind }) => ({ requests, seconds: windowMs / 1_000, kind })),
-    );
+    const named = built(windows);
     // A window of the same length goes on, whatever it is called; of the others the one that has the name of a new window.
     const others = new Map(before);
     const going = new Map<string, Count>();
@@ -144,13 +136,12 @@ export class DescribedCounts {
       others.delete(name);
     }
     return new Map(
-      named.map(({ meter, requests, windowMs, kind }) => {
-        const plan = { requests, windowMs, kind };
+      named.map(({ meter, ...plan }) => {
         const known = going.get(meter) ?? others.get(meter);
         return [
           meter,
-          known === undefined ? this.#fresh(plan, before, change.now) : known.as(plan, change, this.#arrived),
-        ];
+          known?.as(plan, change, this.#arrived) ?? this.#fresh(plan, before, change.now),
+        ] as const;
       }),
     );
   }
@@ -184,7 +175,6 @@ interface Known {
   readonly counted: readonly number[];
   /** When calls may be thought to have been counted, at the latest but for `lateMs`. */
   readonly held: readonly number[];
-  /** Of a level that drains. */
   readonly level: number;
   readonly most: number;
   readonly at: number;
@@ -221,33 +211,27 @@ class Count {
     return Math.min(maxMarginMs, Math.max(minMarginMs, this.plan.windowMs / 60));
   }
 
-  /** The same window as it is described from now on. */
   as(plan: WindowPlan, { from, now, isMixed }: Change, arrived: readonly number[]): Count {
     const { requests, windowMs, kind } = this.plan;
     if (isSame(plan, this.plan)) return this;
     this.#drain(now);
     // Where the new description drains more slowly, it may have done so from `from` on.
     const most = kind === 'leaky' ? this.#most + ((now - from) * requests) / windowMs : this.most(now);
-    const leaked = (units: number): number[] => Array.from({ length: units }, () => now);
-    const known: Known = {
-      counted:
-        kind === 'leaky'
-          ? Array.from({ length: Math.floor(this.#level) }, () => from)
-          : this.#counted.filter((at) => this.#untilOf(at) > now),
-      held:
-        kind === 'leaky'
-          ? leaked(Math.ceil(most) + 1)
-          : this.#held.map((at) => (kind === 'rolling' ? at : Math.max(at, Math.min(now, this.#lastOf(at))))),
-      level: this.#levelAs(plan, from, now),
-      most,
-      at: now,
-    };
+    const times = (units: number, at: number): number[] => Array.from({ length: units }, () => at);
+    const counted = this.#counted.filter((at) => this.#untilOf(at) > now);
+    const heldAt = (at: number): number => Math.max(at, Math.min(now, this.#lastOf(at)));
+    const [countedAs, heldAs] =
+      kind === 'leaky'
+        ? [times(Math.floor(this.#level), from), times(Math.ceil(most) + 1, now)]
+        : [counted, kind === 'rolling' ? this.#held : this.#held.map(heldAt)];
     // Between processes that differ the window changes with each call, and what it held is counted anew.
     const anew = isMixed ? arrived.slice(-plan.requests).map(() => now) : [];
     const next = new Count(plan, this.#clock, {
-      ...known,
-      held: [...known.held, ...anew],
-      most: known.most + anew.length,
+      counted: countedAs,
+      held: [...heldAs, ...anew],
+      level: this.#levelAs(plan, from, now),
+      most: most + anew.length,
+      at: now,
     });
     next.#loweredFrom = plan.requests < requests ? from : this.#loweredFrom;
     if (plan.kind === 'leaky') next.#cut(next.#loweredFrom ?? from, now);
@@ -323,7 +307,6 @@ class Count {
     return `${used} to ${this.most(now).toFixed(2)} of ${requests}/${windowMs} ${kind}`;
   }
 
-  /** Until when a call of that time counts. */
   #untilOf(at: number): number {
     const { windowMs, kind } = this.plan;
     if (kind === 'rolling') return at + windowMs;

@@ -1,7 +1,6 @@
 /** Plays the gateway for one call: enter, wait for the grant, send, judge the response, settle, and go back to the lane if the upstream has not run it. */
 import { getEventListeners } from 'node:events';
 import { bucketKey, callerKey, ceilingKey, laneKey, ticketId, type TicketId } from '../../src/ids.ts';
-import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
@@ -13,44 +12,24 @@ import {
 } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
 import { ceilingUnder } from '../../src/limiter/policy/ceiling.policy.ts';
-import type { CancelTimer, Clock } from '../../src/clock.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import { returnGraceMs, type Lesson } from '../../src/limiter/limiter.ts';
 import type { Chance } from './chance.ts';
-import type { BucketPlan, CallPlan, ReturnPlan, WorkspacePlan } from './plan.ts';
+import type { BucketPlan, CallPlan, ReturnPlan } from './plan.ts';
+import type { Call, ReplicaLedger } from './replicas/ledger.ts';
+import type { Replica } from './replicas/replica.ts';
+import { entrySettingsOf } from './rules.ts';
 import type { Upstream } from './upstream.ts';
 
-/** More calls than ever wait in one lane of a history. */
 const maxEverQueued = 1_000_000;
 /** The gateway gives up on a response after this. */
 const responseLimitMs = 5_000;
-
-/** The time of the process that drives the call, and of the world around it. */
-export interface SceneClock extends Clock {
-  /** Something reaches the process. */
-  arrives(at: number, run: () => void): void;
-  /** Something happens outside. */
-  outside(at: number, run: () => void): CancelTimer;
-}
-
-/** What the driver writes of a call. */
-export interface DrivenCall {
-  readonly plan: CallPlan;
-  readonly workspace: WorkspacePlan;
-  state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
-  enteredAt: number;
-  /** How long it took until it stood in its lane or was granted. Milliseconds. */
-  enteredMs: number;
-  executed: number;
-  /** What its client comes back for. */
-  reservation?: TicketId;
-}
 
 /** A position is kept for so long after the told time. Milliseconds. */
 export const reserveMs = 10_000;
 
 /** The last moment at which the call may be sent: its wait is over then, or the time in which stores let it pass. */
-export const sendableUntil = ({ plan, enteredAt, enteredMs, reservation }: DrivenCall): number =>
+export const sendableUntil = ({ plan, enteredAt, enteredMs, reservation }: Call): number =>
   enteredAt +
   Math.max(
     plan.maxWaitMs,
@@ -58,62 +37,40 @@ export const sendableUntil = ({ plan, enteredAt, enteredMs, reservation }: Drive
     passageMs + (1 + repliesAhead) * enteredMs,
   );
 
-/** The events that the driver reports to the ledger. */
-export interface DriverLedger {
-  note(now: number, text: string | (() => string)): void;
-  reach(state: string): void;
-  broken(now: number, invariant: string, text: string): void;
-  sent(id: string, token: string, now: number): void;
-  ended(id: string, how: string, now: number): void;
-  /** The call's process says now that a response closes the bucket for so long. */
-  closes?(id: string, closeMs: number, now: number): void;
-  /** The upstream has counted the call that the lease let go. */
-  counted(token: string, call: DrivenCall, busyMs: number): void;
-  /** The process noticed that its lease had run out before it was used. */
-  suspected(reason: string): void;
-  /** A call was refused with a time after which to retry. */
-  refused(id: string, code: string, retryInMs: number, now: number): void;
-  /** A call was given up before it had arrived. */
-  blur(bucket: string): void;
-  /** The upstream does what it states, and a grant is sent within the jitter that the meters allow for. */
-  isExact(bucket: BucketPlan): boolean;
-}
-
 export interface Scene {
-  readonly clock: SceneClock;
+  readonly call: Call;
+  readonly replica: Replica;
   readonly chance: Chance;
-  readonly ledger: DriverLedger;
-  readonly queue: AdmissionQueue;
-  /** What the clock of the process shows, which counts from elsewhere. Milliseconds. */
-  readonly ownTime: () => number;
+  readonly ledger: ReplicaLedger;
   readonly upstream: Upstream;
   readonly bucket: BucketPlan;
-  /** What configuration says of the call in its process now. */
-  readonly settings: () => CallSettings;
-  /** Keeps the sends of a lane in the order of their arrival upstream. */
-  readonly lastArrival: Map<string, number>;
+  outside(at: number, run: () => void): void;
   /** How long the process may stop between its last check of the lease and the write. Milliseconds. */
-  readonly freeze?: () => number;
-  /** The client of a refused call has a ticket, and was told to come back after so long. */
-  readonly comesBack?: (call: DrivenCall, ticket: TicketId, retryInMs: number) => void;
+  freeze(): number;
+  /** The client of the refused call has a ticket, and was told to come back after so long. */
+  comesBack(ticket: TicketId, retryInMs: number): void;
 }
+
+const settingsOf = ({ ledger, replica, call }: Scene): CallSettings =>
+  entrySettingsOf(ledger.rules.of(replica.name), call.plan.lane.key);
 
 /** What came of one sending. `answeredAt` and `sentAt` are the process' own times. */
 interface Attempt {
   readonly outcome: AttemptOutcome;
-  readonly feedback: Feedback | null;
-  readonly lesson: (() => Lesson) | null;
-  readonly bodyMs: number;
+  readonly feedback?: Feedback;
+  readonly lesson?: () => Lesson;
+  readonly bodyMs?: number;
 }
 
-export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
-  const { clock, ledger, queue } = scene;
+export async function drive(scene: Scene): Promise<void> {
+  const { call, ledger } = scene;
+  const { process, queue } = scene.replica;
   const { plan } = call;
   const gone = new AbortController();
-  if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
-  call.enteredAt = clock.monotonic();
+  if (plan.leavesAt < Infinity) process.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
+  call.enteredAt = scene.ledger.now;
   call.state = 'entering';
-  const settings = scene.settings();
+  const settings = settingsOf(scene);
   const { setting, weight, maxInFlight, maxQueued, ceilingTag, perMinute } = settings;
   let ticket: Ticket | null = null;
   let how: string;
@@ -138,7 +95,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
     ceiling: ceilingUnder(ceilingKey(call.workspace.name), settings),
     mode: 'enforce',
     yielded: null,
-    arrivedAt: scene.ownTime(),
+    arrivedAt: process.monotonic(),
     workspaceId: call.workspace.name,
     subject: {
       upstream: 'upstream',
@@ -150,24 +107,23 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
     },
     maxWaitMs: plan.maxWaitMs,
     maxWaitIfAskedMs: Infinity,
-    stillValid: () => clock.monotonic() < call.workspace.revokedAt,
+    stillValid: () => scene.ledger.now < call.workspace.revokedAt,
     ...(plan.reserves === undefined ? {} : { reserving: reservingOf(plan.reserves) }),
   };
   try {
     ticket = await queue.enter(request, gone.signal);
-    call.enteredMs = clock.monotonic() - call.enteredAt;
-    how = await journey(scene, call, ticket, gone.signal);
+    call.enteredMs = scene.ledger.now - call.enteredAt;
+    how = await journey(scene, ticket, gone.signal);
   } catch (failure) {
     const isReserving = request.reserving !== undefined && !gone.signal.aborted;
     const reserved = isReserving ? await queue.reserve(request, failure) : failure;
-    how = refusalOf(scene, call, reserved, gone.signal);
+    how = refusalOf(scene, reserved, gone.signal);
   } finally {
     ticket?.leave();
   }
-  ledger.ended(plan.id, how, clock.monotonic());
-  if (getEventListeners(gone.signal, 'abort').length > 0) {
-    ledger.broken(clock.monotonic(), '10', `${plan.id} left a listener behind`);
-  }
+  ledger.ended(plan.id, how);
+  if (getEventListeners(gone.signal, 'abort').length > 0)
+    ledger.broken('10', `${plan.id} left a listener behind`);
 }
 
 const reservingOf = ({ maxReserved }: ReturnPlan): NonNullable<AdmissionRequest['reserving']> => ({
@@ -177,7 +133,6 @@ const reservingOf = ({ maxReserved }: ReturnPlan): NonNullable<AdmissionRequest[
   ticketOf: (id) => id,
 });
 
-/** What the resend policy asks of a call. */
 export const sentCallOf = ({ safe, callClass }: CallPlan): ResendCall => ({
   idempotent: safe,
   replayable: true,
@@ -187,8 +142,8 @@ export const sentCallOf = ({ safe, callClass }: CallPlan): ResendCall => ({
   onlyCosts: false,
 });
 
-async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: AbortSignal): Promise<string> {
-  const { clock, ledger } = scene;
+async function journey(scene: Scene, ticket: Ticket, gone: AbortSignal): Promise<string> {
+  const { call, ledger } = scene;
   let history: ResendHistory = {};
   let attempts = 0;
   for (;;) {
@@ -201,8 +156,8 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
       continue;
     }
     attempts += 1;
-    ledger.sent(call.plan.id, lease.grant.lease, clock.monotonic());
-    const attempt = await send(scene, call, lease.grant.lease, attempts, gone);
+    ledger.sent(call.plan.id, lease.grant.lease);
+    const attempt = await send(scene, attempts, gone);
     const decision = resend({
       kind: 'generic',
       call: sentCallOf(call.plan),
@@ -212,7 +167,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     });
     const lesson = attempt.lesson?.() ?? null;
     if (decision.kind === 'pass') {
-      finish(scene, call, lease, attempt, decision.closeMs, lesson);
+      finish(scene, lease, attempt, decision.closeMs, lesson);
       return attempt.outcome.kind === 'answered' && attempt.outcome.throttle === null ? 'answered' : 'failed';
     }
     history = decision.history;
@@ -221,45 +176,34 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
       lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs, because: 'backoff' }, null);
       continue;
     }
-    const closes = decision.closes === 'bucket';
-    if (closes) ledger.closes?.(call.plan.id, decision.notBeforeMs, clock.monotonic());
-    lease.settle(
-      {
-        kind: 'throttled',
-        closeMs: closes ? decision.notBeforeMs : 0,
-        requeue: true,
-        sleepMs: closes ? 0 : decision.notBeforeMs,
-      },
-      lesson,
-    );
+    const { closes, notBeforeMs } = decision;
+    const [closeMs, sleepMs] = closes === 'bucket' ? [notBeforeMs, 0] : [0, notBeforeMs];
+    if (closes === 'bucket') ledger.closes(call.plan.id, closeMs);
+    lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
   }
 }
 
 function finish(
   scene: Scene,
-  call: DrivenCall,
   lease: Lease,
-  attempt: Attempt,
+  { outcome, feedback, bodyMs = 0 }: Attempt,
   closeMs: number,
   lesson: Lesson | null,
 ): void {
-  const { outcome } = attempt;
+  const { plan } = scene.call;
   if (outcome.kind === 'never_sent') lease.settle({ kind: 'dropped' }, null);
   else if (outcome.kind === 'fate_unknown') {
-    if (call.plan.safe) lease.settle({ kind: 'succeeded', spent: null }, null);
-    else lease.settle({ kind: 'unknown' }, null);
+    lease.settle(plan.safe ? { kind: 'succeeded', spent: null } : { kind: 'unknown' }, null);
   } else if (closeMs > 0) {
-    scene.ledger.closes?.(call.plan.id, closeMs, scene.clock.monotonic());
+    scene.ledger.closes(plan.id, closeMs);
     lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson);
   } else {
-    const actual = attempt.feedback?.actualCost;
+    const actual = feedback?.actualCost;
     const spent = actual === undefined ? null : { cost: actual };
-    if (lesson !== null && attempt.bodyMs > 0 && scene.settings().maxInFlight !== null) {
+    if (lesson !== null && bodyMs > 0 && settingsOf(scene).maxInFlight !== null) {
       lease.learn(lesson);
-      scene.clock.arrives(scene.clock.monotonic() + attempt.bodyMs, () => {
-        lease.settle({ kind: 'succeeded', spent: null }, null);
-      });
-      return;
+      const end = (): void => lease.settle({ kind: 'succeeded', spent: null }, null);
+      return scene.replica.process.arrives(scene.ledger.now + bodyMs, end);
     }
     lease.settle({ kind: 'succeeded', spent }, lesson);
   }
@@ -268,86 +212,78 @@ function finish(
 }
 
 /** One sending: the way there, the upstream, the way back. Calls of one lane arrive in the order of sending. */
-function send(
-  scene: Scene,
-  call: DrivenCall,
-  token: string,
-  attempt: number,
-  gone: AbortSignal,
-): Promise<Attempt> {
-  const { clock, chance, upstream, bucket } = scene;
+function send(scene: Scene, attempt: number, gone: AbortSignal): Promise<Attempt> {
+  const { call, chance, upstream, bucket, ledger } = scene;
+  const { process, lastArrival } = scene.replica;
   const { plan } = call;
   const fate = attempt === 1 ? plan.fate : 'answered';
-  const sentAt = clock.monotonic();
-  const leavesAt = sentAt + (scene.freeze?.() ?? 0);
-  const arrivesAt = Math.max(leavesAt + chance.between(0.3, 20), scene.lastArrival.get(plan.lane.key) ?? 0);
+  const sentAt = scene.ledger.now;
+  const leavesAt = sentAt + scene.freeze();
+  const arrivesAt = Math.max(leavesAt + chance.between(0.3, 20), lastArrival.get(plan.lane.key) ?? 0);
   const { promise, resolve } = Promise.withResolvers<Attempt>();
-  const failed = (kind: 'never_sent' | 'fate_unknown') => (): void =>
-    resolve({ outcome: { kind }, feedback: null, lesson: null, bodyMs: 0 });
+  const failed = (kind: 'never_sent' | 'fate_unknown') => (): void => resolve({ outcome: { kind } });
   let arrived = false;
   if (fate === 'unsent') {
-    clock.arrives(arrivesAt, failed('never_sent'));
+    process.arrives(arrivesAt, failed('never_sent'));
     return promise;
   }
-  scene.lastArrival.set(plan.lane.key, arrivesAt);
-  const giveUp = clock.after(responseLimitMs, failed('fate_unknown'));
+  lastArrival.set(plan.lane.key, arrivesAt);
+  const giveUp = process.after(responseLimitMs, failed('fate_unknown'));
   const abandon = (): void => {
     // The limiter hears that it is over before the upstream has even counted it: its figures are blurred for a moment.
-    if (!arrived) scene.ledger.blur(plan.lane.bucket);
+    if (!arrived) ledger.blur(plan.lane.bucket);
     failed('fate_unknown')();
   };
   gone.addEventListener('abort', abandon, { once: true });
   const respond = (feedback: Feedback, status: number, bodyMs: number): void => {
-    clock.arrives(clock.monotonic() + chance.between(0.3, 20), () => {
-      const headAt = clock.monotonic();
+    process.arrives(scene.ledger.now + chance.between(0.3, 20), () => {
+      const headAt = scene.ledger.now;
       resolve({
         outcome: { kind: 'answered', status, throttle: feedback.throttle, isCredentialRenewed: false },
         feedback,
         lesson: () => ({
           feedback,
-          sentAgoMs: clock.monotonic() - sentAt,
-          headAgoMs: clock.monotonic() - headAt,
+          sentAgoMs: scene.ledger.now - sentAt,
+          headAgoMs: scene.ledger.now - headAt,
         }),
         bodyMs,
       });
     });
   };
-  clock.outside(arrivesAt, () => {
+  scene.outside(arrivesAt, () => {
     arrived = true;
-    const now = clock.monotonic();
+    const now = scene.ledger.now;
     if (fate === 'secondary' || fate === 'overload') {
       const throttle = { kind: fate, waitMs: chance.pick([null, 2_000]) } as const;
       const status = fate === 'overload' ? 503 : 429;
-      upstream.refuseOtherwise(now);
-      clock.outside(now + plan.serviceMs, () => respond({ meters: [], throttle }, status, 0));
+      upstream.described?.hold(now);
+      scene.outside(now + plan.serviceMs, () => respond({ meters: [], throttle }, status, 0));
       return;
     }
     if (fate === 'permanent') {
-      upstream.refuseOtherwise(now);
+      upstream.described?.hold(now);
       const throttle = { kind: 'permanent', reason: 'too_large', waitMs: null } as const;
       return respond({ meters: [], throttle }, 429, 0);
     }
     const verdict = upstream.arrive(plan, now);
-    scene.ledger.note(now, () => {
+    ledger.note(() => {
       const costs = JSON.stringify({ ...plan.costs, ...plan.document });
       return `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`;
     });
     if (verdict.kind === 'refused') {
-      if (scene.ledger.isExact(bucket) && (!upstream.isChanging(now) || upstream.refusesThroughout(now)))
-        scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
+      const { described } = upstream;
+      const isExcused = described?.isChanging(now) === true && !described.refusesThroughout(now);
+      if (ledger.isExact(bucket) && !isExcused) ledger.broken('2', `${plan.id} refused by a calm upstream`);
       return respond(verdict.feedback, 429, 0);
     }
-    scene.ledger.counted(
-      token,
-      call,
-      plan.serviceMs + (scene.settings().maxInFlight === null ? 0 : plan.bodyMs),
-    );
+    const bodyMs = settingsOf(scene).maxInFlight === null ? 0 : plan.bodyMs;
+    ledger.counted(call, plan.serviceMs + bodyMs);
     call.executed += 1;
-    if (call.executed > 1 && !plan.safe) scene.ledger.broken(now, '8', `${plan.id} ran twice`);
+    if (call.executed > 1 && !plan.safe) ledger.broken('8', `${plan.id} ran twice`);
     if (fate === 'lost') return;
-    clock.outside(now + plan.serviceMs, () => {
+    scene.outside(now + plan.serviceMs, () => {
       const points = (plan.costs.cost ?? 0) > 0;
-      const reported = points ? upstream.finish(plan, clock.monotonic()) : verdict.feedback();
+      const reported = points ? upstream.finish(plan, scene.ledger.now) : verdict.feedback();
       respond(
         bucket.reports === 'nothing' && points ? { ...reported, meters: [] } : reported,
         200,
@@ -361,34 +297,26 @@ function send(
   });
 }
 
-function refusalOf(
-  { ledger, clock, comesBack }: Scene,
-  call: DrivenCall,
-  failure: unknown,
-  gone: AbortSignal,
-): string {
+function refusalOf(scene: Scene, failure: unknown, gone: AbortSignal): string {
+  const { ledger, call } = scene;
   if (gone.aborted && (failure === gone.reason || failure instanceof Refusal)) {
     ledger.reach('client left while waiting');
     return 'client gone';
   }
   if (!(failure instanceof Refusal)) {
-    ledger.broken(clock.monotonic(), '10', `${call.plan.id} ended in ${String(failure)}`);
+    ledger.broken('10', `${call.plan.id} ended in ${String(failure)}`);
     return 'bug';
   }
   ledger.reach(failure.code);
   const retryInMs = failure.details.retryInMs ?? 0;
-  ledger.refused(call.plan.id, failure.code, retryInMs, clock.monotonic());
+  ledger.refused(call.plan.id, failure.code, retryInMs);
   const { ticket: kept } = failure.details;
   if (kept !== undefined) {
     ledger.reach('position kept');
-    comesBack?.(call, ticketId(kept), retryInMs);
+    scene.comesBack(ticketId(kept), retryInMs);
   }
-  const late = clock.monotonic() - call.enteredAt;
-  if (
-    (failure.code === 'wait_too_long' || failure.code === 'wait_expired') &&
-    late + retryInMs <= call.plan.maxWaitMs
-  ) {
-    ledger.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
-  }
+  const late = scene.ledger.now - call.enteredAt;
+  if (/^wait_(?:too_long|expired)$/.test(failure.code) && late + retryInMs <= call.plan.maxWaitMs)
+    ledger.broken('10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
   return `${failure.code} ${retryInMs.toFixed(0)}`;
 }

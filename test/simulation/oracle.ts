@@ -23,7 +23,6 @@ import { toleranceOf } from './tolerance.ts';
 export type Verdict =
   { readonly kind: 'true' | 'taken meanwhile' } | { readonly kind: 'false'; readonly text: string };
 
-/** Codes of refusals for a wait: they state when to try again. */
 const codes = new Set(['wait_too_long', 'wait_expired', 'queue_full']);
 /** The shortest time that is stated, where it is only expected. Milliseconds. */
 const minStatedMs = 1_000;

@@ -2,7 +2,6 @@
 import type { Chance } from './chance.ts';
 import type { BucketPlan, DocumentPlan, MeterPlan } from './plan.ts';
 
-/** What an upstream does that nobody else uses and that stays as it is. */
 const undisturbed = { learn: true, outsideShare: 0, outsideBurst: 1, startShare: 0, changes: [] };
 
 /** A quota of requests, which is stated and reported as it is, and used by nobody else. */

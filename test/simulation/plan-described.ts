@@ -6,7 +6,6 @@ import { otherLane, otherWorkspace, reloadPlans, type Scene } from './plan-reloa
 import type { BucketPlan, LanePlan } from './plan.ts';
 import type { Regime, ReloadPlan } from './rules.ts';
 
-/** Seeds from here on are those of such histories. */
 export const describedFrom = 10_000_000;
 
 const lengthsMs = [1_000, 2_000, 4_000, 20_000, 60_000] as const;
@@ -76,7 +75,6 @@ const otherKind = (chance: Chance, one: WindowPlan): WindowPlan => ({
   kind: chance.pick(['rolling', 'fixed', 'leaky']),
 });
 
-/** No two windows have the same length. */
 function withAnother(chance: Chance, windows: readonly WindowPlan[]): readonly WindowPlan[] {
   const one: WindowPlan = {
     requests: chance.pick([1, 2, 3, 5, 10, 20, 40]),

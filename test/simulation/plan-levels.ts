@@ -1,37 +1,23 @@
 /** Workspaces of which calls name their callers, and of which some calls are background: drawn apart from the rest. */
 import { backgroundLane, laneKey } from '../../src/ids.ts';
 import type { Chance } from './chance.ts';
-import type { BucketPlan, CallPlan, LanePlan, WorkspacePlan } from './plan.ts';
+import type { CallPlan, LanePlan, Plan } from './plan.ts';
 
 /** Seeds from here on are histories with callers and background. */
 export const levelsFrom = 30_000_000;
 /** Seeds from here on are such histories in which clients of refused calls come back, too. */
 export const reservingFrom = 60_000_000;
 
-interface Flat<C> {
-  readonly lanes: readonly LanePlan[];
-  readonly calls: readonly C[];
-}
+type Flat = Pick<Plan, 'lanes' | 'calls'>;
+type Saturable = Flat & Pick<Plan, 'buckets' | 'workspaces'>;
 
-/**
- * A bucket that has more to do than it can for minutes, so that background calls become due: patient calls of two workspaces, which come all
- * the time.
- */
-export function saturated<C extends CallPlan>(
-  chance: Chance,
-  { buckets, workspaces, lanes, calls }: Saturable<C>,
-): Saturable<C> {
+/** A bucket that has more to do than it can for minutes, so that background calls become due: patient calls of two workspaces come all the time. */
+export function saturated(chance: Chance, { buckets, workspaces, lanes, calls }: Saturable): Saturable {
   const requests = { limit: chance.pick([1, 2]), windowMs: chance.pick([4_000, 8_000]) };
+  const requestsOnly = { tokens: null, perDay: null, cost: null, documents: [] };
   const spanMs = chance.pick([60_000, 120_000]);
   return {
-    buckets: buckets.map((bucket) => ({
-      ...bucket,
-      requests,
-      tokens: null,
-      perDay: null,
-      cost: null,
-      documents: [],
-    })),
+    buckets: buckets.map((bucket) => ({ ...bucket, ...requestsOnly, requests })),
     workspaces: workspaces.map((one) => ({ ...one, perMinute: null, perDay: null, maxQueued: 1_000 })),
     lanes: lanes.map((lane) => ({ ...lane, maxInFlight: null })),
     calls: calls.map((call) => ({
@@ -46,12 +32,7 @@ export function saturated<C extends CallPlan>(
   };
 }
 
-interface Saturable<C> extends Flat<C> {
-  readonly buckets: readonly BucketPlan[];
-  readonly workspaces: readonly WorkspacePlan[];
-}
-
-export function withLevels<C extends CallPlan>(chance: Chance, { lanes, calls }: Flat<C>): Flat<C> {
+export function withLevels(chance: Chance, { lanes, calls }: Flat): Flat {
   const names = new Map<string, readonly [string, ...string[]]>();
   const background = new Map<string, LanePlan>();
   for (const lane of lanes) {
@@ -71,7 +52,7 @@ export function withLevels<C extends CallPlan>(chance: Chance, { lanes, calls }:
 }
 
 /** Most calls wait for less than before, so that they are refused, and keep their positions. */
-export const withReservations = <C extends CallPlan>(chance: Chance, calls: readonly C[]): readonly C[] => {
+export const withReservations = (chance: Chance, calls: readonly CallPlan[]): readonly CallPlan[] => {
   const maxReserved = chance.pick([2, 1_000, 1_000]);
   return calls.map((call) => {
     if (!chance.happens(0.7)) return call;

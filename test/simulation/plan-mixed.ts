@@ -6,22 +6,21 @@ import { callPlans } from './plan-calls.ts';
 import { describedBucket, describedFrom, describedReloads } from './plan-described.ts';
 import { levelsFrom, saturated, withLevels } from './plan-levels.ts';
 import { pinned, reloadPlans } from './plan-reloads.ts';
-import { lanesOf, specialWorld } from './plan-special.ts';
+import { lanesOf, specialWorld, workspaceOf } from './plan-special.ts';
 import type { Plan, WorkspacePlan } from './plan.ts';
 import { quiet, startMs } from './replicas/plan.ts';
 
 /** Reloads come until so long after the last call. Milliseconds. */
 const afterLastMs = 15_000;
 
+type OfBoth =
+  'seed' | 'leaseMs' | 'lostWakes' | 'buckets' | 'lanes' | 'workspaces' | 'calls' | 'reloads' | 'replicas';
 /** A plan whose times count from the first call, and for any number of processes. */
-type Drawn = Pick<
-  Plan,
-  'seed' | 'leaseMs' | 'lostWakes' | 'buckets' | 'lanes' | 'workspaces' | 'calls' | 'reloads' | 'replicas'
-> & {
+interface Drawn extends Pick<Plan, OfBoth> {
   /** Mean way to a store that the processes share. Milliseconds. */
   readonly wireMs: number;
   readonly stalls: readonly { readonly at: number; readonly ms: number }[];
-};
+}
 
 export const mixedPlanOf = (seed: number): Plan => placed(drawn(seed));
 
@@ -32,6 +31,8 @@ function placed({ wireMs, stalls, ...plan }: Drawn): Plan {
   const origin = originOf(seed, new Chance(seed ^ 0x0419).next());
   const isAlone = replicas === 1;
   const fromMs = isAlone ? 0 : startMs;
+  const later = (all: readonly WorkspacePlan[]): readonly WorkspacePlan[] =>
+    all.map((one) => ({ ...one, revokedAt: one.revokedAt + fromMs }));
   return {
     ...plan,
     origin,
@@ -40,22 +41,16 @@ function placed({ wireMs, stalls, ...plan }: Drawn): Plan {
     whenDown: 'deny',
     network: { ...quiet, meanMs: isAlone ? 0 : wireMs },
     faults: isAlone ? stalls.map(({ at, ms }) => ({ at, kind: 'pause', slot: 0, ms })) : [],
-    quietFrom: null,
     frozenWrites: 0,
     calls: plan.calls.map((call) => {
       const slot = homes.whole(0, replicas - 1);
       return { ...call, at: call.at + fromMs, leavesAt: call.leavesAt + fromMs, slot };
     }),
-    workspaces: plan.workspaces.map((one) => ({ ...one, revokedAt: one.revokedAt + fromMs })),
-    reloads: plan.reloads.map((reload) => ({
-      ...reload,
-      at: reload.at + fromMs,
-      workspaces: reload.workspaces.map((one) => ({ ...one, revokedAt: one.revokedAt + fromMs })),
-    })),
+    workspaces: later(plan.workspaces),
+    reloads: plan.reloads.map((one) => ({ ...one, at: one.at + fromMs, workspaces: later(one.workspaces) })),
   };
 }
 
-/** Most histories have reloads, drawn apart from the rest. */
 function drawn(seed: number): Drawn {
   if (seed >= describedFrom && seed < levelsFrom) return describedPlanOf(seed);
   const plan = seed < levelsFrom ? quietPlanOf(seed) : levelsPlanOf(seed);
@@ -67,7 +62,6 @@ function drawn(seed: number): Drawn {
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
 }
 
-/** Callers and background, in a third of the histories beside calls that never end. */
 function levelsPlanOf(seed: number): Drawn {
   const chance = new Chance(seed ^ 0x1e7e);
   const flat = quietPlanOf(seed);
@@ -83,8 +77,9 @@ function quietPlanOf(seed: number): Drawn {
   const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);
   // One workspace far beyond a ceiling that is large enough to leave its edge again.
   const crowd = chance.happens(0.06);
+  const crowded = (at: number) => ({ ...workspaceOf(`w${at}`), perMinute: at === 0 ? 20 : null });
   const workspaces = Array.from({ length: chance.whole(1, 4) }, (_, index) =>
-    crowd ? crowdedPlan(index) : workspacePlan(chance, index, spanMs),
+    crowd ? crowded(index) : workspacePlan(chance, index, spanMs),
   );
   const maxInFlight = chance.pick([null, null, 1, 1, 2, 3]);
   const weighted = chance.happens(0.5);
@@ -108,7 +103,6 @@ function quietPlanOf(seed: number): Drawn {
   };
 }
 
-/** Histories that random mixtures contain too seldom. */
 const specialPlan = (seed: number, chance: Chance): Drawn => ({
   seed,
   replicas: 1,
@@ -119,7 +113,6 @@ const specialPlan = (seed: number, chance: Chance): Drawn => ({
   ...specialWorld(chance, ['documents', 'commerce']),
 });
 
-/** Upstreams that are described by their windows. */
 function describedPlanOf(seed: number): Drawn {
   const chance = new Chance(seed ^ 0x3d11);
   const buckets = Array.from({ length: chance.pick([1, 1, 1, 2]) }, (_, index) =>
@@ -165,11 +158,3 @@ function workspacePlan(chance: Chance, index: number, spanMs: number): Workspace
     revokedAt: chance.happens(0.08) ? chance.between(0, spanMs + 10_000) : Infinity,
   };
 }
-
-const crowdedPlan = (index: number): WorkspacePlan => ({
-  name: `w${index}`,
-  perMinute: index === 0 ? 20 : null,
-  perDay: null,
-  maxQueued: 1_000,
-  revokedAt: Infinity,
-});

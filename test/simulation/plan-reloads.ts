@@ -5,7 +5,6 @@ import { isStatedAlone, type Regime, type ReloadPlan } from './rules.ts';
 
 export interface Scene {
   readonly processes: number;
-  /** Reloads come between these times, milliseconds. */
   readonly fromMs: number;
   readonly toMs: number;
 }
@@ -54,7 +53,6 @@ export const otherLane = (chance: Chance, lane: LanePlan): LanePlan => ({
   weight: chance.pick([0.5, 1, 2, 3]),
 });
 
-/** A ceiling that is raised tenfold, halved, taken away, or new. */
 export function otherWorkspace(chance: Chance, workspace: WorkspacePlan): WorkspacePlan {
   const { perMinute, perDay } = workspace;
   const minute = chance.pick([
@@ -72,10 +70,7 @@ export function otherWorkspace(chance: Chance, workspace: WorkspacePlan): Worksp
   return { ...workspace, perMinute: minute, perDay: day, maxQueued };
 }
 
-/**
- * Buckets of whose limits nobody knows more than what is stated, where a change of that shows: half of those that an
- * operator may pin.
- */
+/** Half of the buckets of whose limits nobody knows more than what is stated, so that a change of that shows. */
 export const pinned = (chance: Chance, bucket: BucketPlan): BucketPlan =>
   isStatedAlone(bucket) || bucket.statedShare === null || bucket.documents.length > 0 || chance.happens(0.5)
     ? bucket

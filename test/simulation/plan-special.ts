@@ -6,7 +6,6 @@ import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan
 
 export type World = Pick<Plan, 'buckets' | 'lanes' | 'workspaces' | 'calls'>;
 
-/** A world of one of these kinds. */
 export function specialWorld(chance: Chance, kinds: readonly [Kind, ...Kind[]]): World {
   return worlds[chance.pick(kinds)](chance);
 }
@@ -15,26 +14,23 @@ type Kind = keyof typeof worlds;
 
 const worlds = { documents: documentWorld, commerce: commerceWorld, unstated: unstatedWorld };
 
-/**
- * One workspace, and documents of one size of which two do not fit into the bucket together: the first call of the second
- * document is refused with its cost, and nothing else decides when it and those behind it may go.
- */
+/** Documents of one size, of which no two fit into the bucket: the first call of the second is refused with its cost, and nothing else decides who may go. */
 function documentWorld(chance: Chance): World {
   const bucket = largeDocuments(chance);
-  const lane = laneOf('w0', bucket, null);
+  const workspaces = [workspaceOf('w0')];
+  const lanes = lanesOf(workspaces, [bucket], free(null));
   const [document = null, ...others] = bucket.documents;
   const calls = Array.from({ length: chance.whole(3, 8) }, (_, index) => ({
-    ...plainCall(index, lane),
+    ...plainCall(index, firstOf(lanes)),
     at: chance.pick([0, 0.25, 30, chance.between(0, 4_000)]),
     callClass: 'graphql',
     costs: { cost: guessedPoints },
     document: chance.pick([document, ...others]),
     maxWaitMs: chance.pick([2_000, 4_000, 6_000, 10_000, 15_000, 45_000]),
   }));
-  return { buckets: [bucket], lanes: [lane], workspaces: [workspaceOf('w0')], calls };
+  return { buckets: [bucket], lanes, workspaces, calls };
 }
 
-/** Documents of one size, of which no two fit into the bucket together. */
 function largeDocuments(chance: Chance): BucketPlan {
   const bucket = bucketPlan(chance, 0, true);
   const cost = { limit: 1_000, windowMs: chance.pick([10_000, 20_000]) };
@@ -58,16 +54,15 @@ function commerceWorld(chance: Chance): World {
     reports: chance.pick(['exact', 'rounded']),
     probe: 0,
   };
-  const names = Array.from({ length: chance.whole(2, 5) }, (_, index) => `w${index}`);
-  const lanes = names.map((name) => laneOf(name, bucket, 1));
-  const [busy, ...fresh] = lanes;
-  if (busy === undefined) throw new Error('no lanes');
+  const workspaces = Array.from({ length: chance.whole(2, 5) }, (_, index) => workspaceOf(`w${index}`));
+  const lanes = lanesOf(workspaces, [bucket], free(1));
+  const busy = firstOf(lanes);
   const serviceMs = chance.pick([3, 20]);
   const crowd = Array.from({ length: chance.whole(45, 70) }, () => ({
     lane: busy,
     at: chance.between(0, 50),
   }));
-  const few = fresh.flatMap((lane) => {
+  const few = lanes.slice(1).flatMap((lane) => {
     const at = chance.between(2_500, 6_000);
     return Array.from({ length: chance.whole(2, 5) }, () => ({ lane, at }));
   });
@@ -77,24 +72,24 @@ function commerceWorld(chance: Chance): World {
     serviceMs,
     maxWaitMs: lane === busy ? 200_000 : chance.pick([6_000, 15_000, 45_000]),
   }));
-  return { buckets: [bucket], lanes, workspaces: names.map(workspaceOf), calls };
+  return { buckets: [bucket], lanes, workspaces, calls };
 }
 
 /** Two workspaces and a bucket of which nobody states anything: responses tell limit, remaining and reset. */
 function unstatedWorld(chance: Chance): World {
   const bucket = unstatedPlan(chance, 'b0');
-  const names = ['w0', 'w1'];
-  const lanes = names.map((name) => laneOf(name, bucket, null));
+  const workspaces = ['w0', 'w1'].map(workspaceOf);
+  const lanes = lanesOf(workspaces, [bucket], free(null));
   const bursts = Array.from({ length: chance.whole(1, 4) }, () => chance.between(0, 6_000));
   const calls = Array.from({ length: chance.whole(10, 40) }, (_, index) => ({
-    ...plainCall(index, chance.pick([laneOf('w0', bucket, null), ...lanes])),
+    ...plainCall(index, chance.pick([firstOf(lanes), ...lanes])),
     at: chance.pick([0, ...bursts]),
     maxWaitMs: chance.pick([1, 300, 2_000, 6_000, 15_000]),
   }));
-  return { buckets: [bucket], lanes, workspaces: names.map(workspaceOf), calls };
+  return { buckets: [bucket], lanes, workspaces, calls };
 }
 
-const workspaceOf = (name: string): WorkspacePlan => ({
+export const workspaceOf = (name: string): WorkspacePlan => ({
   name,
   perMinute: null,
   perDay: null,
@@ -102,29 +97,23 @@ const workspaceOf = (name: string): WorkspacePlan => ({
   revokedAt: Infinity,
 });
 
-/** A lane for each workspace in each bucket. */
 export const lanesOf = (
   workspaces: readonly WorkspacePlan[],
   buckets: readonly BucketPlan[],
   limits: () => Pick<LanePlan, 'weight' | 'maxInFlight'>,
 ): LanePlan[] =>
   workspaces.flatMap(({ name: workspace }) => {
-    const ofWorkspace = limits();
-    return buckets.map(({ key: bucket }) => ({
-      key: `${workspace}-${bucket}`,
-      workspace,
-      bucket,
-      ...ofWorkspace,
-    }));
+    const own = limits();
+    return buckets.map(({ key: bucket }) => ({ key: `${workspace}-${bucket}`, workspace, bucket, ...own }));
   });
 
-const laneOf = (workspace: string, { key }: BucketPlan, maxInFlight: number | null): LanePlan => ({
-  key: `${workspace}-${key}`,
-  workspace,
-  bucket: key,
-  weight: 1,
-  maxInFlight,
-});
+const free = (maxInFlight: number | null) => () => ({ weight: 1, maxInFlight });
+
+function firstOf(lanes: readonly LanePlan[]): LanePlan {
+  const [first] = lanes;
+  if (first === undefined) throw new Error('no lanes');
+  return first;
+}
 
 export const plainCall = (index: number, lane: LanePlan): CallPlan => ({
   id: `c${index}`,

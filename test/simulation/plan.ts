@@ -1,7 +1,4 @@
-/**
- * What happens in one history, decided from its seed before anything runs. `calm` buckets have an upstream that does what it states and
- * nobody else drinking from it: there the promises are exact (no 429 at all).
- */
+/** What happens in one history, decided from its seed. `calm` buckets have an upstream that does what it states, and nobody else uses: no 429 at all there. */
 import type { Costs } from '../../src/call.ts';
 import type { Origin } from '../support/origins.ts';
 import type { WindowPlan } from './described.ts';
@@ -14,7 +11,6 @@ export interface MeterPlan {
   readonly windowMs: number;
 }
 
-/** The upstream's own idea of a bucket. */
 export interface BucketPlan {
   readonly key: string;
   readonly calm: boolean;
@@ -22,9 +18,7 @@ export interface BucketPlan {
   readonly isReliable: boolean;
   readonly requests: MeterPlan;
   readonly tokens: MeterPlan | null;
-  /** Requests per day, when the upstream has such a quota. */
   readonly perDay: number | null;
-  /** GraphQL points. */
   readonly cost: MeterPlan | null;
   /** What GraphQL calls ask for; empty = they ask for what they are taken to cost. */
   readonly documents: readonly DocumentPlan[];
@@ -40,10 +34,8 @@ export interface BucketPlan {
   readonly outsideShare: number;
   /** Outside traffic comes in bursts of this many units. */
   readonly outsideBurst: number;
-  /** Share of the limit used before we come. */
   readonly startShare: number;
   readonly changes: readonly { readonly at: number; readonly factor: number }[];
-  /** Refusals name the time to wait. */
   readonly hints: boolean;
   /** Everything is refused between these times, with their end as the time to come again. Absent: never. */
   readonly closed?: readonly [from: number, until: number];
@@ -69,7 +61,6 @@ export interface WorkspacePlan {
 
 export interface DocumentPlan {
   readonly name: string;
-  /** Points that every call of it asks for. */
   readonly points: number;
 }
 
@@ -79,13 +70,10 @@ export type Fate = 'answered' | 'lost' | 'unsent' | 'secondary' | 'overload' | '
 export interface CallPlan {
   readonly id: string;
   readonly at: number;
-  /** The replica to which it comes. */
   readonly slot: number;
   readonly lane: LanePlan;
-  /** Absent: it names none. */
   readonly caller?: string;
   readonly callClass: string;
-  /** What the gateway takes it to cost. */
   readonly costs: Costs;
   /** A GraphQL document, whose cost only the upstream knows; `null` = the costs are right. */
   readonly document: DocumentPlan | null;
@@ -107,31 +95,24 @@ export interface CallPlan {
   readonly reserves?: ReturnPlan;
 }
 
-/** A client that comes back for its reservation. */
 export interface ReturnPlan {
   /** So long after the told time; `null` = never. Milliseconds. */
   readonly lateMs: number | null;
-  /** It sends its ticket to two replicas at once. */
   readonly isTwice: boolean;
-  /** Reservations of its ceiling at most. */
   readonly maxReserved: number;
 }
 
 /** Each share is the probability for one command or message. */
 export interface NetworkPlan {
-  /** Mean way to Redis, and back. */
   readonly meanMs: number;
   readonly commandTimeoutMs: number;
-  /** Never reaches Redis. */
   readonly lostRequests: number;
   /** The command is carried out, and its reply is lost. */
   readonly lostReplies: number;
   /** Carried out long after the asker has given up and asked again. */
   readonly late: number;
-  /** Carried out, or heard, twice. */
   readonly repeated: number;
   readonly lostMessages: number;
-  /** What was sent later may arrive earlier. */
   readonly disorder: boolean;
 }
 
@@ -142,7 +123,6 @@ export type Fault = { readonly at: number } & (
   | { readonly kind: 'step'; readonly slot: number; readonly ms: number }
   /** One replica is cut off: by broken connections, or unnoticed because packets vanish. */
   | { readonly kind: 'cut'; readonly slot: number; readonly ms: number; readonly mute: boolean }
-  /** One more replica starts. */
   | { readonly kind: 'start' }
   | { readonly kind: 'flush' }
   /** A backup of the living Redis, or its first replica: its replication id changes, and nothing else. */
@@ -171,14 +151,11 @@ export interface Plan extends Reloaded {
   readonly leaseMs: number;
   readonly network: NetworkPlan;
   readonly faults: readonly Fault[];
-  /** From then on nothing goes wrong any more; `null` = it goes on. */
-  readonly quietFrom: number | null;
   /** Share of sends before whose write the process stops for longer than a lease. */
   readonly frozenWrites: number;
   readonly calls: readonly CallPlan[];
 }
 
-/** All kinds of upstreams, or all kinds of faults of replicas and their Redis. */
 export type Form = 'upstreams' | 'faults';
 
 export const planOf = (form: Form, seed: number): Plan =>

@@ -1,24 +1,19 @@
 /** A refusal that stated a time, and what was known of the other calls then. Owns no judgement (`oracle.ts`). */
-import type { CallPlan } from './plan.ts';
+import type { Call } from './replicas/ledger.ts';
 
-/** The facts that a refusal stated to its call. */
 export interface RefusedCall {
   readonly id: string;
   readonly code: string;
   /** When it was refused, and after which time it was asked to come again. Milliseconds. */
   readonly at: number;
   readonly retryInMs: number;
-  /** It had not waited in a lane. */
   readonly isArriving: boolean;
   /** Calls that had come by then, and those of them that had been sent. */
   readonly came: ReadonlySet<string>;
   readonly sent: ReadonlySet<string>;
   /** Calls that had not ended then and whose tickets the store had taken in when it decided. */
   readonly known: ReadonlySet<string>;
-  /**
-   * Calls of its bucket under way of which no response tells whether the upstream has counted them: each left so shortly before or after a
-   * call with a response that either may have come first.
-   */
+  /** Calls of its bucket under way that crossed one with a response, so that no response tells whether the upstream has counted them. */
   readonly uncounted: ReadonlySet<string>;
   /** No other call of its bucket came to the store or left it so shortly before that whoever refused it may not have heard of it. */
   readonly isSure: boolean;
@@ -27,21 +22,9 @@ export interface RefusedCall {
 /** Of two calls that left within this time of each other either may have arrived first. Milliseconds. */
 const crossingMs = 250;
 
-interface SeenCall {
-  readonly plan: CallPlan;
-  readonly state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
-  readonly sentAt: readonly number[];
-  /** -1 = it has not ended. */
-  readonly endedAt: number;
-  /** When the store took its ticket in, or refused it; -1 = it has not come there. */
-  readonly admittedAt: number;
-  /** It was not let in. */
-  readonly isRefusedAtEntry: boolean;
-}
-
 /** @param lagMs how long it takes until everybody knows of what happens in a process. */
 export function refusedCallOf(
-  calls: readonly SeenCall[],
+  calls: readonly Call[],
   refusal: Pick<RefusedCall, 'id' | 'code' | 'at' | 'retryInMs'>,
   lagMs: number,
 ): RefusedCall {
@@ -64,7 +47,7 @@ export function refusedCallOf(
     ({ plan, sentAt }) => sentAt.length > 0 && plan.lane.bucket === itself?.plan.lane.bucket,
   );
   const answeredAt = sentHere.flatMap(({ state, sentAt }) => (state === 'ended' ? sentAt.slice(-1) : []));
-  const isUncounted = ({ state, sentAt }: SeenCall): boolean =>
+  const isUncounted = ({ state, sentAt }: Call): boolean =>
     state === 'sent' && answeredAt.some((at) => Math.abs(at - (sentAt.at(-1) ?? 0)) <= crossingMs);
   const uncounted = new Set(sentHere.filter(isUncounted).map(({ plan }) => plan.id));
   return { ...refusal, isArriving, came, sent, known, uncounted, isSure };

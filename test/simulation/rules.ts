@@ -5,7 +5,6 @@ import type { BucketSetting, MeterSetting } from '../../src/limiter/limiter.ts';
 import { metersOf, wayMs as describedWayMs, type Described } from './described.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, WorkspacePlan } from './plan.ts';
 
-/** What configuration says at one time. */
 export interface Regime {
   readonly buckets: readonly BucketPlan[];
   readonly lanes: readonly LanePlan[];
@@ -23,7 +22,7 @@ export interface Reloaded extends Regime {
 }
 
 /** Reads a limit out of a regime; `null` = there is none. */
-export type Limit = (regime: Regime) => number | null;
+type Limit = (regime: Regime) => number | null;
 
 const dayMs = 86_400_000;
 /** Ways of commands to the store until nothing is on its way that was asked before a reload. */
@@ -56,7 +55,6 @@ export class Rules {
     this.#step(now);
   }
 
-  /** A process is no more. */
   ends(process: string, now: number): void {
     if (this.#of.delete(process) && this.#of.size > 0) this.#step(now);
   }
@@ -94,40 +92,28 @@ export class Rules {
 
 /** The highest of these limits; `null` = one of the regimes has none. */
 export function highest(regimes: readonly Regime[], limit: Limit): number | null {
-  const limits = regimes.map(limit);
-  return limits.some((each) => each === null) ? null : Math.max(...limits.filter((each) => each !== null));
+  const limits = regimes.map((regime) => limit(regime) ?? Infinity);
+  return limits.includes(Infinity) ? null : Math.max(...limits);
 }
 
 /** The lowest of these limits; `null` = none of the regimes has one. */
 export function lowest(regimes: readonly Regime[], limit: Limit): number | null {
-  const limits = regimes.map(limit).filter((each) => each !== null);
-  return limits.length === 0 ? null : Math.min(...limits);
+  const least = Math.min(...regimes.map((regime) => limit(regime) ?? Infinity));
+  return least === Infinity ? null : least;
 }
 
-export const perMinuteOf =
-  (name: string): Limit =>
-  ({ workspaces }) =>
-    named(workspaces, name).perMinute;
+export const perMinuteOf = (name: string) => (regime: Regime) => named(regime.workspaces, name).perMinute;
 
-export const perDayOf =
-  (name: string): Limit =>
-  ({ workspaces }) =>
-    named(workspaces, name).perDay;
+export const perDayOf = (name: string) => (regime: Regime) => named(regime.workspaces, name).perDay;
 
-/** At most so many calls of a lane are in flight. */
-export const capOf =
-  (lane: string): Limit =>
-  ({ lanes }) =>
-    keyed(lanes, lane).maxInFlight;
+export const capOf = (lane: string) => (regime: Regime) => keyed(regime.lanes, lane).maxInFlight;
 
-/** Lanes that nothing but their bucket holds back, under any configuration. */
 export function freeLanes(plan: Reloaded): ReadonlySet<string> {
   const regimes = [plan, ...plan.reloads];
-  const free = plan.lanes.filter(({ key, workspace }) =>
-    [capOf(key), perMinuteOf(workspace), perDayOf(workspace)].every(
-      (limit) => lowest(regimes, limit) === null,
-    ),
-  );
+  const free = plan.lanes.filter(({ key, workspace }) => {
+    const limits = [capOf(key), perMinuteOf(workspace), perDayOf(workspace)];
+    return limits.every((limit) => lowest(regimes, limit) === null);
+  });
   return new Set(free.map(({ key }) => key));
 }
 
@@ -145,16 +131,10 @@ export const statedOf = perRegime((regimes: readonly Regime[], key): readonly (M
 /** What the operator states is all that anybody knows of the bucket. */
 export const isStatedAlone = ({ reports }: Pick<BucketPlan, 'reports'>): boolean => reports === 'nothing';
 
-/** How the upstream of a bucket counts by what is described of it. */
 export function describedOf(
   plan: Reloaded & { readonly calls: readonly CallPlan[] },
   { key, windows }: BucketPlan,
-  {
-    wayMs,
-    wallMs,
-    stalledMs,
-    turnedAt,
-  }: {
+  world: {
     readonly wayMs: number;
     readonly wallMs: number;
     readonly stalledMs: number;
@@ -164,6 +144,7 @@ export function describedOf(
 ): Described | null {
   if (windows === undefined) return null;
   const services = plan.calls.filter(({ lane }) => lane.bucket === key).map(({ serviceMs }) => serviceMs);
+  const { wayMs, wallMs, stalledMs, turnedAt } = world;
   return {
     windows,
     wallMs,
@@ -196,7 +177,6 @@ export function misleads(plan: Reloaded, key: string): boolean {
   });
 }
 
-/** What configuration says of the calls of a lane. */
 export const entrySettingsOf = perRegime((regime: Regime, laneKey): CallSettings => {
   const lane = keyed(regime.lanes, laneKey);
   const { maxQueued, ...limits } = named(regime.workspaces, lane.workspace);
@@ -228,7 +208,6 @@ function perRegime<R extends object, T>(work: (regime: R, key: string) => T): (r
   };
 }
 
-/** What the operator wrote down of this bucket. */
 export function bucketSettingOf(bucket: BucketPlan): BucketSetting {
   const { statedShare } = bucket;
   const stated = (meter: MeterSetting['meter'], plan: MeterPlan | null): MeterSetting[] =>
@@ -252,20 +231,17 @@ const shareOf = ({ limit, windowMs }: MeterPlan, share: number): MeterPlan => ({
   windowMs,
 });
 
-/** True for the lane of a workspace's background calls. */
 export const isBackground = ({ key }: Pick<LanePlan, 'key'>): boolean => isBackgroundLane(laneKey(key));
 
-export const keyed = <T extends { readonly key: string }>(all: readonly T[], key: string): T =>
-  found(
-    all.find((one) => one.key === key),
-    key,
-  );
+export const keyed = <T extends { readonly key: string }>(all: readonly T[], key: string): T => {
+  const one = all.find((each) => each.key === key);
+  return found(one, key);
+};
 
-const named = <T extends { readonly name: string }>(all: readonly T[], name: string): T =>
-  found(
-    all.find((one) => one.name === name),
-    name,
-  );
+const named = <T extends { readonly name: string }>(all: readonly T[], name: string): T => {
+  const one = all.find((each) => each.name === name);
+  return found(one, name);
+};
 
 const nth = <T>(all: readonly T[], index: number): T => found(all[index], String(index));
 

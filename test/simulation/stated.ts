@@ -64,7 +64,6 @@ export class Stated {
     return stated.length < quotas.length || this.#low <= most + rounding ? 0 : this.#low - most;
   }
 
-  /** It was not used after all. */
   back(units: number): void {
     this.#low = Math.max(0, this.#low - units);
   }

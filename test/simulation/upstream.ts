@@ -31,21 +31,17 @@ export class Upstream {
   readonly #plan: BucketPlan;
   readonly #levels: Level[];
   /** It counts by these windows only. */
-  readonly #counts: DescribedCounts | null;
+  readonly described: DescribedCounts | null;
   #outsideAt = 0;
   #changed = 0;
 
   constructor(plan: BucketPlan, described: Described | null = null) {
     this.#plan = plan;
-    this.#counts = described === null ? null : new DescribedCounts(described);
-    const level = (name: MeterName, limit: number, windowMs: number): Level => ({
-      name,
-      limit,
-      windowMs,
-      used: limit * plan.startShare,
-      at: 0,
-      endsAt: 0,
-    });
+    this.described = described === null ? null : new DescribedCounts(described);
+    const level = (name: MeterName, limit: number, windowMs: number): Level => {
+      const used = limit * plan.startShare;
+      return { name, limit, windowMs, used, at: 0, endsAt: 0 };
+    };
     this.#levels = [
       level('requests', plan.requests.limit, plan.requests.windowMs),
       ...(plan.tokens ? [level('tokens', plan.tokens.limit, plan.tokens.windowMs)] : []),
@@ -57,7 +53,7 @@ export class Upstream {
   /** A call arrives: it is counted and runs, or is refused whole. */
   arrive(call: CallPlan, now: number): Verdict {
     this.arrivals.push({ call, at: now });
-    if (this.#counts !== null) return this.#arriveCounted(this.#counts, now);
+    if (this.described !== null) return this.#arriveCounted(this.described, now);
     this.#advance(now);
     const [closedFrom, closedUntil] = this.#plan.closed ?? [Infinity, Infinity];
     if (now >= closedFrom && now < closedUntil) {
@@ -88,44 +84,12 @@ export class Upstream {
 
   #arriveCounted(counts: DescribedCounts, now: number): Verdict {
     const roomInMs = counts.roomInMs(now);
-    const executed = roomInMs <= instant;
-    const waitMs = executed || !this.#plan.hints ? null : Math.ceil(roomInMs);
-    if (!executed) {
-      const throttle = { kind: 'rate', waitMs, meter: null } as const;
-      return { kind: 'refused', feedback: { meters: [], throttle } };
+    if (roomInMs > instant) {
+      const waitMs = this.#plan.hints ? Math.ceil(roomInMs) : null;
+      return { kind: 'refused', feedback: { meters: [], throttle: { kind: 'rate', waitMs, meter: null } } };
     }
     counts.take(now);
     return { kind: 'accepted', feedback: () => ({ meters: [], throttle: null }) };
-  }
-
-  /** A call arrives that is refused for another reason, and not counted. */
-  refuseOtherwise(now: number): void {
-    this.#counts?.hold(now);
-  }
-
-  /** When another description of it is in force everywhere. */
-  get changesAt(): readonly number[] {
-    return this.#counts?.changesAt ?? [];
-  }
-
-  /** The gateway goes by what is described by now. */
-  hears(now: number): void {
-    this.#counts?.hears(now);
-  }
-
-  /** What is described of it changes now: the gateway may send what was allowed a moment ago. */
-  isChanging(now: number): boolean {
-    return this.#counts?.isChanging(now) === true;
-  }
-
-  /** What refuses a call now is described as it was a moment ago: nobody may send it more. */
-  refusesThroughout(now: number): boolean {
-    return this.#counts?.refusesThroughout(now) === true;
-  }
-
-  /** It is described by its windows, and these have room for so many calls, however carefully one counts. */
-  hasDescribedRoom(calls: number, now: number): boolean {
-    return this.#counts !== null && !this.#counts.isChanging(now) && this.#counts.hasRoom(calls, now);
   }
 
   /** The end of a GraphQL call: points that were not used come back, and only now is the level stated. */
@@ -149,9 +113,8 @@ export class Upstream {
     });
   }
 
-  /** The levels in words, for the log. */
   describe(now: number): string {
-    if (this.#counts !== null) return this.#counts.describe(now);
+    if (this.described !== null) return this.described.describe(now);
     this.#advance(now);
     return this.#levels.map(({ name, used, limit }) => `${name} ${used.toFixed(2)}/${limit}`).join(', ');
   }
@@ -170,18 +133,22 @@ export class Upstream {
     return meter === 'tokens' ? { ...reported, requestedTokens: units } : reported;
   }
 
-  /** Limit, remaining and reset, and on a refusal the time to wait: whole units and whole seconds. */
+  /** Limit, remaining and reset, and on a refusal the time to wait: whole units and whole seconds, read by the product's own dialect. */
   #fields(refused: { readonly waitMs: number | null } | null): Feedback {
     const [requests] = this.#levels;
     if (requests === undefined) throw new Error('an upstream without a limit');
     const { limit, used, windowMs, endsAt, at } = requests;
+    const seconds = (ms: number): string => String(Math.ceil(ms / 1_000));
     const resetMs = this.#plan.isFixed ? Math.max(0, endsAt - at) : (used * windowMs) / limit;
-    return feedbackOf({
-      limit,
-      remaining: Math.max(0, Math.floor(limit - used + instant)),
-      resetMs,
-      refused,
-    });
+    const fields = new Map([
+      ['x-ratelimit-limit', String(limit)],
+      ['x-ratelimit-remaining', String(Math.max(0, Math.floor(limit - used + instant)))],
+      ['x-ratelimit-reset', seconds(resetMs)],
+    ]);
+    const waitMs = refused?.waitMs ?? null;
+    if (waitMs !== null) fields.set('retry-after', seconds(waitMs));
+    const status = refused === null ? 200 : 429;
+    return learnFrom('generic', { status, fields, body: null, callClass: 'default', nowMs: 0 });
   }
 
   #advance(now: number): void {
@@ -243,32 +210,3 @@ function chargeOf({ costs, document, chargedShare }: CallPlan, name: MeterName):
   const units = costs[name] ?? 0;
   return name === 'tokens' ? units * chargedShare : units;
 }
-
-/** What a response says that has only `x-ratelimit-limit`, `-remaining` and `-reset`, read by the product's own dialect. */
-interface Reported {
-  readonly limit: number;
-  readonly remaining: number;
-  /** Until the bucket is full again, or its window over. Milliseconds. */
-  readonly resetMs: number;
-  /** The call was refused; `waitMs` `null` = without a word of when to come again. */
-  readonly refused: { readonly waitMs: number | null } | null;
-}
-
-function feedbackOf({ limit, remaining, resetMs, refused }: Reported): Feedback {
-  const fields = new Map([
-    ['x-ratelimit-limit', String(limit)],
-    ['x-ratelimit-remaining', String(remaining)],
-    ['x-ratelimit-reset', seconds(resetMs)],
-  ]);
-  const waitMs = refused?.waitMs ?? null;
-  if (waitMs !== null) fields.set('retry-after', seconds(waitMs));
-  return learnFrom('generic', {
-    status: refused === null ? 200 : 429,
-    fields,
-    body: null,
-    callClass: 'default',
-    nowMs: 0,
-  });
-}
-
-const seconds = (ms: number): string => String(Math.ceil(ms / 1_000));

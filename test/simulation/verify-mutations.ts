@@ -20,7 +20,6 @@ import type { Form } from './plan.ts';
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
 const copied = ['src', 'presets', 'simulators', 'demo', 'tools', 'scripts', 'test', 'jest.config.mjs'];
-/** Copies that are tried at the same time. */
 const workers = 2;
 /** A run that needs more processor time than this does not end. Wall time would say how busy the machine is. Seconds. */
 const maxProcessorSeconds = 300;
@@ -30,7 +29,6 @@ const maxTestMs = 60_000;
 /** Says who found it; `null` = nobody. */
 type Finder = (copy: string) => Promise<string | null>;
 
-/** Runs Node in the copy with a limit of processor time. */
 const limited = (args: readonly string[], cwd: string): Promise<{ readonly stdout: string }> =>
   execute('sh', ['-c', 'ulimit -t "$0"; exec "$@"', String(maxProcessorSeconds), execPath, ...args], { cwd });
 
@@ -62,7 +60,6 @@ interface Report {
   }[];
 }
 
-/** The tests whose paths match. */
 const unitTests =
   (...paths: readonly string[]): Finder =>
   async (copy) => {
@@ -86,10 +83,7 @@ const unitTests =
     }
   };
 
-/**
- * The unit tests of the policies, of admission, of presence, of what becomes of calls when Redis is away or loses its data, and those of
- * the replicas of a log.
- */
+/** Unit tests of the policies, of admission, of presence, of what becomes of calls without Redis, and of the replicas of a log. */
 const unit = unitTests(
   'test/(admission/(admission|many|over-redis|reload)|limiter/failover/failover|limiter/redis/presence|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window-log))',
   // Of the long files, which run only where their paths are given.
@@ -136,10 +130,7 @@ const findersFor = ({ test }: Mutation, table: Table): readonly Finder[] => {
 };
 
 const plan = (Object.keys(findersOf) as Table[]).flatMap((table) =>
-  readTable(table).map((mutation) => ({
-    mutation,
-    finders: findersFor(mutation, table),
-  })),
+  readTable(table).map((mutation) => ({ mutation, finders: findersFor(mutation, table) })),
 );
 
 const wanted = argv.slice(2).join(' ');
@@ -161,10 +152,12 @@ function problemOf({ file, find, put }: Change): string | null {
     return 'is no program with the change';
   }
 }
-const problems = chosen.flatMap(({ mutation: { what, changes } }) =>
-  changes.map((change) => `"${what}": ${change.file} ${problemOf(change) ?? ''}`),
+const bad = chosen.flatMap(({ mutation: { what, changes } }) =>
+  changes.flatMap((change) => {
+    const problem = problemOf(change);
+    return problem === null ? [] : [`"${what}": ${change.file} ${problem}`];
+  }),
 );
-const bad = problems.filter((problem) => !problem.endsWith(' '));
 if (bad.length > 0) throw new Error(`${bad.length} changes cannot be made:\n${bad.join('\n')}`);
 const queue = [...chosen];
 const counts = { found: 0, survive: 0, nobody: 0 };
@@ -196,9 +189,8 @@ async function work(): Promise<void> {
       }
       counts[by !== null ? 'found' : survives === null ? 'nobody' : 'survive'] += 1;
       const files = changes.map(({ file }) => file).join(', ');
-      stdout.write(
-        `${keeps.padStart(2)} | ${what} | ${files} | ${by ?? (survives === null ? 'NOBODY' : `nobody: ${survives}`)}\n`,
-      );
+      const found = by ?? (survives === null ? 'NOBODY' : `nobody: ${survives}`);
+      stdout.write(`${keeps.padStart(2)} | ${what} | ${files} | ${found}\n`);
     }
   } finally {
     await rm(copy, { recursive: true, force: true });
@@ -212,10 +204,8 @@ async function withMutation(
 ): Promise<string | null> {
   for (const { file, find, put } of changes) {
     const source = await readFile(join(copy, file), 'utf8');
-    await writeFile(
-      join(copy, file),
-      source.replace(find, () => put),
-    );
+    const changed = source.replace(find, () => put);
+    await writeFile(join(copy, file), changed);
   }
   try {
     for (const finder of finders) {

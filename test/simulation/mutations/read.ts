@@ -14,7 +14,6 @@
  */
 import { readFileSync } from 'node:fs';
 
-/** Text of one file, and what is put in its place. */
 export interface Change {
   readonly file: string;
   readonly find: string;
@@ -22,7 +21,6 @@ export interface Change {
 }
 
 export interface Mutation {
-  /** Number of the invariant that the line keeps. */
   readonly keeps: string;
   readonly what: string;
   readonly changes: readonly Change[];

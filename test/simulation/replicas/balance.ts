@@ -12,24 +12,19 @@ import { settlingMs, type ReplicaLedger } from './ledger.ts';
 import type { Replica } from './replica.ts';
 import type { Server } from './server.ts';
 
-export interface Leftovers {
+interface Leftovers {
   readonly ledger: ReplicaLedger;
   readonly clock: FakeClock;
   readonly server: Server;
-  /** All that ever lived. */
   readonly replicas: readonly Replica[];
   readonly upstreams: readonly Upstream[];
-  /** So many timers of a replica may be set. */
   readonly timers: number;
 }
 
 /** After this a replica is back on Redis: each attempt takes up to 0.4 s, and most fail where commands get lost. */
 const backWithinMs = 2_000;
 const lossyBackWithinMs = 6_000;
-/**
- * Timers of an idle replica: heartbeat, tick, the look at Redis each minute (over a log: for logs that nobody uses, too), and a command
- * under way, perhaps repeated.
- */
+/** Timers of an idle replica: heartbeat, tick, the look at Redis each minute, also for logs that nobody uses, and a command under way, perhaps repeated. */
 export const idleTimers = 6;
 
 /** What left under the limits of before arrives within this time. Milliseconds. */
@@ -37,15 +32,13 @@ const wayMs = 50;
 
 export function balance({ ledger, clock, server, replicas, upstreams, timers }: Leftovers): void {
   const now = clock.monotonic();
-  const broken = (invariant: string, text: string): void => ledger.broken(now, invariant, text);
+  const broken = (invariant: string, text: string): void => ledger.broken(invariant, text);
   const { lostRequests, lostReplies, late } = ledger.plan.network;
   const withinMs = lostRequests + lostReplies + late > 0 ? lossyBackWithinMs : backWithinMs;
-  for (const call of ledger.calls.values()) {
-    if (call.ends.length !== 1) broken('10', `${call.plan.id} ended ${call.ends.length} times`);
-  }
-  for (const [token, { ends }] of ledger.isAlone ? ledger.leases : []) {
+  for (const { ends, plan } of ledger.calls.values())
+    if (ends.length !== 1) broken('10', `${plan.id} ended ${ends.length} times`);
+  for (const [token, { ends }] of ledger.isAlone ? ledger.leases : [])
     if (ends !== 1) broken('8', `lease ${token} was settled ${ends} times`);
-  }
   for (const replica of replicas.filter(({ process }) => process.alive)) {
     for (const bucket of replica.stores.limiter.snapshot()) {
       if (bucket.waiting > 0) broken('10', `${bucket.waiting} tickets stay in ${replica.name}`);
@@ -63,9 +56,8 @@ export function balance({ ledger, clock, server, replicas, upstreams, timers }: 
     if (model.bucket === null) continue;
     // Whoever comes a lease later sweeps what others left behind, as soon as the bucket is open and the lane awake.
     const asleep = [...model.bucket.lanes.values()].map((lane) => asleepUntil(lane) ?? 0);
-    const then =
-      Math.max(model.seen, server.timeOf(model.key), model.bucket.closedUntil ?? 0, ...asleep) +
-      ledger.plan.leaseMs;
+    const awake = Math.max(model.seen, server.timeOf(model.key), model.bucket.closedUntil ?? 0, ...asleep);
+    const then = awake + ledger.plan.leaseMs;
     for (let time = 0; time < 3; time += 1)
       tick(model.bucket, { replica: replicaId('next'), leases: [] }, then);
     const { tickets, leases, waiting } = model.bucket;
@@ -74,31 +66,21 @@ export function balance({ ledger, clock, server, replicas, upstreams, timers }: 
       broken('7', `Redis keeps ${left} in ${model.key}`);
     }
   }
-  if (ledger.overlaps > ledger.suspicions.length) {
+  if (ledger.overlaps > ledger.suspicions.length)
     broken('3', `${ledger.overlaps} overlaps, ${ledger.suspicions.length} suspicions`);
-  }
   for (const { name } of ledger.plan.workspaces) {
-    slots(ledger, name, broken);
-    windows(ledger, name, { replicas, upstreams }, broken);
+    slots(ledger, name);
+    windows(ledger, name, { replicas, upstreams });
     const perDay = highest([ledger.plan, ...ledger.plan.reloads], perDayOf(name));
     const arrived = arrivalsOf(name, upstreams).length;
-    if (
-      perDay !== null &&
-      arrived > perDay &&
-      ledger.losses.length === 0 &&
-      ledger.plan.whenDown === 'deny'
-    ) {
+    const isCounted = ledger.losses.length === 0 && ledger.plan.whenDown === 'deny';
+    if (perDay !== null && arrived > perDay && isCounted)
       broken('1', `${name} sent ${arrived} on a day of ${perDay}`);
-    }
   }
 }
 
 /** What was taken and not used has been given back, wherever giving back was possible. */
-function slots(
-  ledger: ReplicaLedger,
-  workspace: string,
-  broken: (invariant: string, text: string) => void,
-): void {
+function slots(ledger: ReplicaLedger, workspace: string): void {
   if (!ledger.isFaultless) return;
   // Nobody pays while there is no ceiling.
   const regimes = [ledger.plan, ...ledger.plan.reloads];
@@ -106,7 +88,7 @@ function slots(
   const leases = [...ledger.leases.values()].filter(({ call }) => call.workspace.name === workspace);
   const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
   const taken = ledger.takes.get(workspace) ?? 0;
-  if (taken !== sends) broken('9', `${workspace} paid ${taken} slots for ${sends} sends`);
+  if (taken !== sends) ledger.broken('9', `${workspace} paid ${taken} slots for ${sends} sends`);
 }
 
 const arrivalsOf = (workspace: string, upstreams: readonly Upstream[]) =>
@@ -126,7 +108,6 @@ function windows(
   ledger: ReplicaLedger,
   name: string,
   { replicas, upstreams }: Pick<Leftovers, 'replicas' | 'upstreams'>,
-  broken: (invariant: string, text: string) => void,
 ): void {
   const killedBefore = (id: string): boolean => {
     const { replica, ends } = ledger.call(id);
@@ -138,7 +119,7 @@ function windows(
     return !killedBefore(id) && !(replica !== null && replica.wasPaused && at - replica.resumedAt < 400);
   });
   const isUnreported = ({ call: { id }, at: sentAt }: Arrival, now: number): boolean =>
-    ledger.losses.some(({ at }) => {
+    ledger.losses.some((at) => {
       const { replica } = ledger.call(id);
       const goOnAt = at + settlingMs;
       if (replica === null || sentAt >= at || now < goOnAt) return false;
@@ -161,7 +142,8 @@ function windows(
       .filter((one) => at - one.at < 60_000 && !isUnreported(one.arrival, at));
     const notMoreThan = (max: number, among: typeof sent): void => {
       const before = among.at(-1 - max)?.at;
-      if (before !== undefined) broken('1', `${name} sent ${max + 1} within ${(at - before).toFixed(1)} ms`);
+      if (before === undefined) return;
+      ledger.broken('1', `${name} sent ${max + 1} within ${(at - before).toFixed(1)} ms`);
     };
     if (!without) return notMoreThan(perMinute, sent);
     notMoreThan(maxAt(Math.max(...sent.map((one) => one.perMinute))), sent);

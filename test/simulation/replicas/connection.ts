@@ -4,7 +4,6 @@ import type { SubscriptionListener } from '../../../src/redis/subscriber.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import type { NetworkPlan } from '../plan.ts';
-import { quiet } from './plan.ts';
 import type { Process } from './process.ts';
 import type { Server } from './server.ts';
 
@@ -18,13 +17,16 @@ interface Subscription {
   open: boolean;
 }
 
+interface ConnectionParts {
+  readonly process: Process;
+  readonly clock: FakeClock;
+  readonly chance: Chance;
+  readonly network: NetworkPlan;
+  readonly server: Server;
+}
+
 export class Connection {
-  readonly #process: Process;
-  readonly #clock: FakeClock;
-  readonly #chance: Chance;
-  readonly #lossy: NetworkPlan;
-  readonly #quietFrom: number | null;
-  readonly #server: Server;
+  readonly #parts: ConnectionParts;
   readonly #listeners: { readonly event: string; readonly run: () => void }[] = [];
   readonly #pending = new Set<(failure: Error) => void>();
   readonly #subscriptions = new Set<Subscription>();
@@ -40,26 +42,8 @@ export class Connection {
   /** When there was no way to the server; the last one may last. */
   readonly gaps: { readonly at: number; until: number }[] = [];
 
-  constructor(parts: {
-    readonly process: Process;
-    readonly clock: FakeClock;
-    readonly chance: Chance;
-    readonly network: NetworkPlan;
-    /** From then on nothing gets lost; `null` = it goes on. */
-    readonly quietFrom: number | null;
-    readonly server: Server;
-  }) {
-    this.#process = parts.process;
-    this.#clock = parts.clock;
-    this.#chance = parts.chance;
-    this.#lossy = parts.network;
-    this.#quietFrom = parts.quietFrom;
-    this.#server = parts.server;
-  }
-
-  get #network(): NetworkPlan {
-    const isQuiet = this.#quietFrom !== null && this.#now() >= this.#quietFrom;
-    return isQuiet ? { ...quiet, meanMs: this.#lossy.meanMs } : this.#lossy;
+  constructor(parts: ConnectionParts) {
+    this.#parts = parts;
   }
 
   get isWhole(): boolean {
@@ -84,18 +68,17 @@ export class Connection {
     };
   }
 
-  /** Something was published. */
   hear(channel: string, text: string): void {
     for (const subscription of this.#subscriptions) {
       if (subscription.channel !== channel || !subscription.open) continue;
-      if (this.#mute || this.#chance.happens(this.#network.lostMessages)) {
+      if (this.#mute || this.#parts.chance.happens(this.#parts.network.lostMessages)) {
         this.trouble();
         continue;
       }
-      const times = this.#chance.happens(this.#network.repeated) ? 2 : 1;
+      const times = this.#parts.chance.happens(this.#parts.network.repeated) ? 2 : 1;
       for (let time = 0; time < times; time += 1) {
         this.#messageAt = this.#later(this.#messageAt);
-        this.#process.arrives(this.#messageAt, () => subscription.onMessage(text));
+        this.#parts.process.arrives(this.#messageAt, () => subscription.onMessage(text));
       }
     }
   }
@@ -108,13 +91,12 @@ export class Connection {
 
   /** The connection breaks: whatever is on its way back is lost, and there is none until `mend`. */
   break(): void {
-    this.trouble();
     this.#status = 'close';
-    this.#noteGap();
+    this.#changed();
     for (const subscription of this.#subscriptions) subscription.open = false;
-    for (const fail of this.#pending) this.#process.arrives(this.#now(), () => fail(new Error(broken)));
+    for (const fail of this.#pending) this.#parts.process.arrives(this.#now(), () => fail(new Error(broken)));
     this.#pending.clear();
-    this.#process.arrives(this.#now(), () => this.#emit('close'));
+    this.#parts.process.arrives(this.#now(), () => this.#emit('close'));
   }
 
   #emit(event: string): void {
@@ -123,27 +105,24 @@ export class Connection {
 
   mend(): void {
     this.#mute = false;
-    this.trouble();
-    this.#noteGap();
+    this.#changed();
     if (this.#status === 'ready' || this.#closed) return;
-    this.#process.arrives(this.#now() + this.#chance.between(5, 400), () => {
+    this.#parts.process.arrives(this.#now() + this.#parts.chance.between(5, 400), () => {
       if (this.#status === 'ready' || this.#closed) return;
       this.#status = 'ready';
-      this.trouble();
-      this.#noteGap();
+      this.#changed();
       this.#emit('ready');
       for (const subscription of this.#subscriptions) this.#resubscribe(subscription);
     });
   }
 
-  /** Packets vanish from now on. */
   mute(): void {
     this.#mute = true;
-    this.trouble();
-    this.#noteGap();
+    this.#changed();
   }
 
-  #noteGap(): void {
+  #changed(): void {
+    this.trouble();
     const gap = this.gaps.at(-1);
     const isOpen = gap?.until === Infinity;
     if (this.isWhole && isOpen) gap.until = this.#now();
@@ -151,16 +130,15 @@ export class Connection {
   }
 
   #now(): number {
-    return this.#clock.monotonic();
+    return this.#parts.clock.monotonic();
   }
 
-  /** Something went astray. */
   trouble(): void {
     this.lastTroubleAt = this.#now();
   }
 
   #resubscribe(subscription: Subscription): void {
-    this.#process.arrives(this.#now() + 3 * this.#delay(), () => {
+    this.#parts.process.arrives(this.#now() + 3 * this.#delay(), () => {
       if (this.#status !== 'ready' || this.#mute || subscription.open) return;
       subscription.open = true;
       subscription.onReady();
@@ -187,7 +165,7 @@ export class Connection {
       };
       const fail = (failure: Error): void => end(() => reject(failure));
       this.#pending.add(fail);
-      const cancel = this.#process.after(this.#network.commandTimeoutMs, () => {
+      const cancel = this.#parts.process.after(this.#parts.network.commandTimeoutMs, () => {
         this.trouble();
         fail(new Error('Command timed out'));
       });
@@ -201,8 +179,7 @@ export class Connection {
     resolve: (value: unknown) => void,
     reject: (failure: Error) => void,
   ): void {
-    const at = this.#chance;
-    const network = this.#network;
+    const { chance: at, network, server, clock, process } = this.#parts;
     if (this.#mute || at.happens(network.lostRequests)) return;
     const isLate = at.happens(network.late);
     const arrivesAt = (this.#requestAt = this.#later(this.#requestAt));
@@ -211,40 +188,35 @@ export class Connection {
     const isRepeated = at.happens(network.repeated);
     const replyIsLost = at.happens(network.lostReplies);
     const run = (): void => {
-      if (this.#server.isDown) return;
-      const { hangsUntil } = this.#server;
-      if (this.#now() < hangsUntil) return void this.#clock.outside(hangsUntil, run);
+      if (server.isDown) return;
+      if (this.#now() < server.hangsUntil) return void clock.outside(server.hangsUntil, run);
       let value: unknown;
       try {
-        value = this.#server.execute(command, words);
+        value = server.execute(command, words);
       } catch (failure) {
         const text = failure instanceof Error ? failure.message : 'unknown';
         const reply = Object.assign(new Error(`ERR ${text}`), { name: 'ReplyError' });
-        return this.#process.arrives(this.#now() + this.#delay(), () => reject(reply));
+        return process.arrives(this.#now() + this.#delay(), () => reject(reply));
       }
-      if (replyIsLost || this.#mute || this.#status !== 'ready') {
-        this.trouble();
-        return;
-      }
+      if (replyIsLost || this.#mute || this.#status !== 'ready') return this.trouble();
       this.#replyAt = this.#later(this.#replyAt);
-      this.#process.arrives(this.#replyAt, () => resolve(value));
+      process.arrives(this.#replyAt, () => resolve(value));
     };
-    this.#clock.outside(runsAt, run);
-    if (isRepeated) {
-      this.#clock.outside(runsAt + at.between(0, 300), () => {
-        if (!this.#server.isDown) this.#server.execute(command, words);
-      });
-    }
+    clock.outside(runsAt, run);
+    if (!isRepeated) return;
+    clock.outside(runsAt + at.between(0, 300), () => {
+      if (!server.isDown) server.execute(command, words);
+    });
   }
 
   #delay(): number {
-    return this.#network.meanMs * this.#chance.between(0.5, 1.5);
+    return this.#parts.network.meanMs * this.#parts.chance.between(0.5, 1.5);
   }
 
   /** In order on one connection, unless the plan says otherwise. */
   #later(last: number): number {
     const at = this.#now() + this.#delay();
-    return this.#network.disorder ? at : Math.max(last, at);
+    return this.#parts.network.disorder ? at : Math.max(last, at);
   }
 }
 
@@ -254,16 +226,12 @@ export function clientOf(
   { status, on }: { status: () => string; on: (event: string, run: () => void) => void },
 ): RedisClient {
   const commands = /^(?:sluice_\w+|get|pttl|publish)$/;
-  const client: unknown = new Proxy(
-    { on },
-    {
-      get: (target, name): unknown => {
-        if (name === 'status') return status();
-        if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !commands.test(name)) return undefined;
-        return (...words: readonly (string | number)[]) => ask(name, words.map(String));
-      },
-    },
-  );
+  const get = (target: object, name: string | symbol): unknown => {
+    if (name === 'status') return status();
+    if (Reflect.has(target, name)) return Reflect.get(target, name);
+    if (typeof name !== 'string' || !commands.test(name)) return undefined;
+    return (...words: readonly (string | number)[]) => ask(name, words.map(String));
+  };
+  const client: unknown = new Proxy({ on }, { get });
   return client as RedisClient;
 }

@@ -1,7 +1,4 @@
-/**
- * Crowds of one workspace's calls over three replicas, on virtual time, and nothing else that happens: a burst whose Redis is far away, and
- * one for which a ceiling frees its slots at once just when the upstream is closed. Judged by when the calls were sent.
- */
+/** Crowds of one workspace over three replicas: a burst whose Redis is far away, and one that a ceiling lets go just when the upstream is closed. */
 import { expect, test } from '@jest/globals';
 import { plainBucket } from '../plan-buckets.ts';
 import { plainCall } from '../plan-special.ts';
@@ -15,9 +12,7 @@ interface Crowd {
   readonly calls: number;
   readonly everyMs: number;
   readonly maxWaitMs: number;
-  /** Of the workspace's ceiling. */
   readonly perMinute: number;
-  /** Requests per minute that the upstream lets through. */
   readonly limit: number;
   readonly bucket?: Partial<BucketPlan>;
 }
@@ -54,7 +49,6 @@ function crowdPlan(
   };
 }
 
-/** The calls, and in ascending order when any of them was sent. */
 async function playedBy(plan: Plan) {
   const { violations, calls } = await run(plan);
   expect(violations).toEqual([]);

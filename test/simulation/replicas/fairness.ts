@@ -9,7 +9,6 @@ import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './log-copies.ts';
 import { freeLanes, isBackground, keepsTurns, keyed, type Regime } from '../rules.ts';
 
-/** Who is granted a call, and what that takes of its share. */
 interface Served {
   readonly who: string;
   readonly serviceMs: number;
@@ -24,7 +23,6 @@ interface Taken {
   largest: number;
 }
 
-/** Start-time fair queueing: of lanes in a bucket, and of callers in a lane. */
 export class Turns {
   readonly #taken = new Map<string, Taken>();
   readonly #last = new Map<string, number>();
@@ -35,20 +33,14 @@ export class Turns {
     this.#lost = lost;
   }
 
-  /**
-   * A call was granted. Says what is unfair about it: while two wait, their shares differ by the largest call of each at most, and by the
-   * turns that did not take place. `waiting`: since when each waits; `from`: what was before does not count.
-   */
-  granted(
-    { who, serviceMs, lastMs = serviceMs }: Served,
-    waiting: ReadonlyMap<string, number>,
-    { from, now }: { readonly from: number; readonly now: number },
-  ): string | null {
+  /** Says what is unfair about a grant: while two wait (`waiting`: since when), their shares differ by the largest call of each, and by turns that did not take place. */
+  granted(served: Served, waiting: ReadonlyMap<string, number>, now: number): string | null {
+    const { who, serviceMs, lastMs = serviceMs } = served;
     const before = this.#last.get(who) ?? 0;
     this.#last.set(who, lastMs);
     let found: string | null = null;
     for (const [other, otherSince] of waiting) {
-      const since = Math.max(from, otherSince, waiting.get(who) ?? now);
+      const since = Math.max(0, otherSince, waiting.get(who) ?? now);
       if (other === who || since >= now) continue;
       const mine = this.#of(who, other, { since, largest: before });
       const theirs = this.#of(other, who, { since, largest: this.#last.get(other) ?? 0 });
@@ -61,7 +53,6 @@ export class Turns {
     return found;
   }
 
-  /** A turn did not take place, or the limits are others: shares are compared anew. */
   forget(): void {
     this.#taken.clear();
   }
@@ -78,7 +69,6 @@ export class Fairness {
   readonly #plan: Plan;
   readonly #regimes: (now: number) => readonly Regime[];
   readonly #comparable: ReadonlySet<string>;
-  /** Since when each lane has been waiting without a break. */
   readonly #waitingSince = new Map<string, number>();
   /** Lanes whose last ticket was granted: they stop waiting with that. */
   readonly #emptied = new Set<string>();
@@ -95,7 +85,6 @@ export class Fairness {
     this.#comparable = new Set(comparable.map(({ key }) => key));
   }
 
-  /** Which lanes wait, after a transition and before its grants are counted. */
   check(model: StoredBucket, now: number): void {
     if (this.#comparable.size < 2) return;
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
@@ -112,7 +101,6 @@ export class Fairness {
     }
   }
 
-  /** One grant of the latest transition. Returns what is unfair about it. */
   granted(model: StoredBucket, at: number, costs: Costs, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
     const serviceMs = serviceMsOf(costs, ratesOf(model));
@@ -130,14 +118,8 @@ export class Fairness {
       const waits = here !== undefined && (here.line.size > 0 || later.some((grant) => grant.lane === other));
       if (waits || other === lane) waiting.set(other, since);
     }
-    return this.#turns.granted(
-      { who: lane, serviceMs: serviceMs / weight, lastMs: serviceMs / least },
-      waiting,
-      {
-        from: 0,
-        now,
-      },
-    );
+    const served = { who: lane, serviceMs: serviceMs / weight, lastMs: serviceMs / least };
+    return this.#turns.granted(served, waiting, now);
   }
 
   forgetAll(): void {
@@ -147,18 +129,17 @@ export class Fairness {
   }
 }
 
-/** What the store knows of the limits. */
-export const ratesOf = ({ bucket }: StoredBucket): Rate[] =>
-  [...(bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
-    limit === null ? [] : [{ meter, limit, windowMs }],
-  );
-
-/** What the store believes of a meter when it grants. */
+/** What the store knows of a meter when it grants. */
 interface Rate {
   readonly meter: MeterName;
   readonly limit: number;
   readonly windowMs: number;
 }
+
+export const ratesOf = ({ bucket }: StoredBucket): Rate[] =>
+  [...(bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
+    limit === null ? [] : [{ meter, limit, windowMs }],
+  );
 
 /** How long the costs keep the slowest of these meters busy: a day is no rate. Where no limit is known all calls are equal. */
 export function serviceMsOf(costs: Costs, rates: readonly Rate[]): number {

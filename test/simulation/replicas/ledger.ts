@@ -19,7 +19,7 @@ import {
   type Regime,
 } from '../rules.ts';
 import { Stated } from '../stated.ts';
-import { sendableUntil, type DrivenCall, type DriverLedger } from '../driver.ts';
+import { sendableUntil } from '../driver.ts';
 import type { BucketPlan, CallPlan, MeterPlan, Plan, WorkspacePlan } from '../plan.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
 import { Fairness } from './fairness.ts';
@@ -29,57 +29,59 @@ import type { Replica } from './replica.ts';
 import type { ServerWatch } from './server.ts';
 import type { Asked, Done, StoredBucket } from './log-copies.ts';
 
-export interface Call extends DrivenCall {
-  readonly plan: CallPlan;
-  readonly workspace: WorkspacePlan;
-  /** Where it is; `null` before it came, or when no replica was there. */
-  replica: Replica | null;
-  /** Its position in the lane, as Redis last reported it. */
-  order: number;
-  admittedAt: number;
-  /** As the how many-th of all calls it came. */
-  arrival: number;
-  /** When it last came to stand in its line. */
-  inLineSince: number;
-  /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
-  readonly overtakenBy: string[];
-  /** When Redis heard last that it is back in its line, and knew no lease of it. */
-  backAt: number;
-  /** Until when its responses close the bucket, from when its replica said so first. */
-  closesUntil: number;
-  /** It has held a grant, and may be back in its line. */
-  wasGranted: boolean;
-  sends: number;
-  readonly sentAt: number[];
-  readonly ends: string[];
-  /** -1 = it has not ended. */
-  endedAt: number;
-  isRefusedAtEntry: boolean;
-  /** When its process could first notice that its client left. */
-  readonly skippedBy: Set<string>;
-}
+export type Call = ReturnType<typeof planned>;
 
-export interface Lease {
-  readonly token: string;
-  readonly call: Call;
-  readonly issuedAt: number;
-  /** Earlier calls of the lane that Redis did not know then, though their replicas had had the time to tell it. */
-  readonly skipped: readonly Call[];
-  /** Data was lost so many times before. */
-  readonly life: number;
-  sent: boolean;
+/** A call before it comes, and what becomes of it. */
+const planned = (plan: CallPlan, workspace: WorkspacePlan) => ({
+  plan,
+  workspace,
+  state: 'new' as 'new' | 'entering' | 'waiting' | 'sent' | 'ended',
+  enteredAt: plan.at,
+  /** How long it took until it stood in its lane or was granted. Milliseconds. */
+  enteredMs: 0,
+  executed: 0,
+  reservation: undefined as TicketId | undefined,
+  /** Where it is; `null` before it came, or when no replica was there. */
+  replica: null as Replica | null,
+  order: Infinity,
+  /** When the store took its ticket in, or refused it; -1 = it has not come there. */
+  admittedAt: -1,
+  /** As the how many-th of all calls it came. */
+  arrival: 0,
+  /** When it last came to stand in its line. */
+  inLineSince: -1,
+  /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
+  overtakenBy: [] as string[],
+  /** When Redis heard last that it is back in its line, and knew no lease of it. */
+  backAt: -Infinity,
+  /** Until when its responses close the bucket, from when its replica said so first. */
+  closesUntil: -Infinity,
+  wasGranted: false,
+  sends: 0,
+  sentAt: [] as number[],
+  ends: [] as string[],
+  /** -1 = it has not ended. */
+  endedAt: -1,
+  isRefusedAtEntry: false,
+});
+
+export type Lease = ReturnType<typeof issued>;
+
+/** @param skipped earlier calls of the lane that Redis did not know, though their replicas had had the time to tell it */
+const issued = (token: string, call: Call, issuedAt: number, skipped: readonly Call[], life: number) => ({
+  token,
+  call,
+  issuedAt,
+  skipped,
+  life,
+  sent: false,
   /** As the store has heard them, and as admission has asked for them. */
-  settlements: number;
-  ends: number;
-  /** The upstream has counted its call. */
-  counted: boolean;
-  /** Settled as never sent. */
-  returned: boolean;
-  /** The fate of its call became unknown: a capped lane keeps its place until then; `null` = it did not. */
-  heldUntil: number | null;
+  settlements: 0,
+  ends: 0,
+  returned: false,
   /** It was sent by a replica that knew no ceiling of its workspace: nobody tells the bucket that it took a slot. */
-  isUncharged: boolean;
-}
+  isUncharged: false,
+});
 
 interface Running {
   readonly call: Call;
@@ -93,7 +95,6 @@ interface Closing {
   readonly until: number;
   /** As its replica knows it, whatever the log loses: from when that said so, which the log may have heard a while later. */
   readonly knownUntil: number;
-  /** The replica that reported it. */
   readonly by: string;
   readonly life: number;
 }
@@ -105,35 +106,22 @@ const maxGoodbyeMs = 30;
 /** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
 export const settlingMs = 1_300;
 
+export interface LedgerWorld {
+  monotonic(): number;
+  modelOf(bucket: string): StoredBucket;
+  onBusy(ms: number, done: () => void): void;
+  onHeard(bucket: string, now: number): void;
+  /** When all replicas had a way to Redis after this time. */
+  allBackAfter(at: number): number;
+}
+
 /** What a history tells of itself: the log of its steps, the states it has reached, the invariants it has broken. */
-class Story {
+export class ReplicaLedger implements ServerWatch {
   readonly violations: string[] = [];
   readonly reached = new Map<string, number>();
   readonly log: string[] = [];
   /** Without a log only what was broken is known, not how: for runs over many seeds. */
   readonly keepsLog: boolean;
-
-  constructor(keepsLog: boolean) {
-    this.keepsLog = keepsLog;
-  }
-
-  /** @param text a function where it takes time to put it into words. */
-  note(now: number, text: string | (() => string)): void {
-    if (!this.keepsLog) return;
-    this.log.push(`${now.toFixed(2)} ${typeof text === 'string' ? text : text()}`);
-  }
-
-  reach(state: string): void {
-    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
-  }
-
-  broken(now: number, invariant: string, text: string): void {
-    this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
-    this.note(now, `BROKEN ${invariant} ${text}`);
-  }
-}
-
-export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly plan: Plan;
   readonly rules: Rules;
   /** Nothing breaks in this history, and nothing gets lost. */
@@ -141,13 +129,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly calls = new Map<string, Call>();
   readonly leases = new Map<string, Lease>();
   readonly closings = new Map<string, Closing[]>();
-  readonly losses: { readonly at: number; readonly what: string }[] = [];
+  readonly losses: number[] = [];
   /** Leases that a replica suspects of overlapping, by reason. */
   readonly suspicions: string[] = [];
   overlaps = 0;
   readonly refusedCalls: RefusedCall[] = [];
   readonly stated = new Map<string, Stated>();
-  /** When something was last granted in a bucket. */
   readonly issuedAt = new Map<string, number>();
   readonly takes = new Map<string, number>();
   /** Until when the last of the positions is kept that clients of refused calls were told of, by bucket. */
@@ -156,52 +143,60 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly changedAt = new Map<string, number>();
   /** Until when a response sent the lanes of a workspace to sleep, by workspace and bucket. */
   readonly asleepUntil = new Map<string, number>();
-  /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
   /** One process: nothing gets lost, so that each step has one right moment. */
   readonly isAlone: boolean;
   #arrivals = 0;
-  /** Calls that have not ended, those included that have not come. */
-  #open = 0;
   readonly #running = new Map<string, Set<Running>>();
   readonly #overlapped = new Set<Running>();
   readonly #blurred = new Set<string>();
   readonly #fairness: Fairness;
   readonly #levels: Levels;
   readonly #reservations: Reservations;
-  readonly #monotonic: () => number;
+  readonly #world: LedgerWorld;
 
-  constructor(plan: Plan, monotonic: () => number, keepsLog: boolean) {
-    super(keepsLog);
+  constructor(plan: Plan, world: LedgerWorld, keepsLog: boolean) {
+    this.keepsLog = keepsLog;
     this.plan = plan;
     this.rules = new Rules(plan);
     this.isFaultless = isFaultless(plan);
     for (const { key } of plan.buckets) this.stated.set(key, new Stated());
-    this.#monotonic = monotonic;
+    this.#world = world;
     this.#fairness = new Fairness(plan, (now) => this.regimes(now));
-    const watch = {
-      planOf: (ticket: string) => this.call(ticket).plan,
-      broken: (invariant: string, text: string) => this.broken(monotonic(), invariant, text),
-      reach: (state: string) => this.reach(state),
-    };
-    this.#levels = new Levels(plan, watch);
-    this.#reservations = new Reservations(plan, watch);
+    this.#levels = new Levels(plan, this);
+    this.#reservations = new Reservations(plan, this);
     for (const call of plan.calls) this.#plan(call);
     this.isAlone = plan.isAlone === true;
   }
 
-  /** A call comes to a replica. */
+  get now(): number {
+    return this.#world.monotonic();
+  }
+
+  /** @param text a function where it takes time to put it into words. */
+  note(text: string | (() => string)): void {
+    if (!this.keepsLog) return;
+    this.log.push(`${this.now.toFixed(2)} ${typeof text === 'string' ? text : text()}`);
+  }
+
+  reach(state: string): void {
+    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
+  }
+
+  broken(invariant: string, text: string): void {
+    this.violations.push(`${invariant} at ${this.now.toFixed(2)}: ${text}`);
+    this.note(`BROKEN ${invariant} ${text}`);
+  }
+
   arrived(call: Call, replica: Replica): void {
     call.replica = replica;
     call.arrival = ++this.#arrivals;
   }
 
-  /** A refused call keeps its position until then. */
   keeps({ lane: { bucket } }: CallPlan, until: number): void {
     this.keptUntil.set(bucket, Math.max(until, this.keptUntil.get(bucket) ?? 0));
   }
 
-  /** A client comes back with its ticket. */
   returns(plan: CallPlan, ticket: TicketId): void {
     this.#plan(plan).reservation = ticket;
     this.reach('came back');
@@ -209,34 +204,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   #plan(plan: CallPlan): Call {
     const { workspace: name } = plan.lane;
-    const call: Call = {
-      plan,
-      workspace: must(
-        this.plan.workspaces.find((each) => each.name === name),
-        name,
-      ),
-      replica: null,
-      order: Infinity,
-      admittedAt: -1,
-      arrival: 0,
-      inLineSince: -1,
-      overtakenBy: [],
-      backAt: -Infinity,
-      closesUntil: -Infinity,
-      wasGranted: false,
-      state: 'new',
-      enteredAt: plan.at,
-      enteredMs: 0,
-      executed: 0,
-      sends: 0,
-      sentAt: [],
-      ends: [],
-      endedAt: -1,
-      isRefusedAtEntry: false,
-      skippedBy: new Set(),
-    };
+    const workspace = this.plan.workspaces.find((each) => each.name === name);
+    const call = planned(plan, must(workspace, name));
     this.calls.set(plan.id, call);
-    this.#open += 1;
     return call;
   }
 
@@ -247,12 +217,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   regimes(now: number): readonly Regime[] {
     const since = now - this.effectMs;
     const changedAt = this.isFaultless ? null : this.rules.lastChangeAt(now);
-    const isReported = changedAt === null || this.allBackAfter(changedAt) <= since;
+    const isReported = changedAt === null || this.#world.allBackAfter(changedAt) <= since;
     return this.rules.during(isReported ? since : Math.min(since, changedAt - 1), now);
   }
-
-  /** Set by whoever has the replicas: when all of them had a way to Redis after this time. */
-  allBackAfter: (at: number) => number = (at) => at;
 
   /** Requests that the operator states of a bucket, or stated a moment ago. */
   statedOf(key: string, now: number): readonly (MeterPlan | null)[] {
@@ -264,15 +231,6 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     for (const [key, stated] of this.stated) stated.check(this.statedOf(key, now), now);
   }
 
-  /** Set by whoever has the upstreams: Redis hears what configuration says of the bucket. */
-  onHeard: (bucket: string, now: number) => void = () => {};
-
-  /** Every call has ended. */
-  get isOver(): boolean {
-    return this.#open === 0;
-  }
-
-  /** Calls of the bucket have come and not ended. */
   isInUse(bucket: string): boolean {
     return [...this.calls.values()].some(
       ({ plan, state }) => plan.lane.bucket === bucket && state !== 'new' && state !== 'ended',
@@ -295,16 +253,15 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     return late + repeated > 0 || disorder;
   }
 
-  /** A replica goes by another configuration. */
-  reconfigured(replica: string, now: number): void {
+  reconfigured(replica: string): void {
     this.reach('reconfigured');
     if ([...this.calls.values()].some(({ state }) => state === 'waiting'))
       this.reach('reconfigured while calls wait');
     this.#fairness.forgetAll();
     if (this.isAlone) this.#levels.forgetTurns();
     else this.#levels.forgetAll();
-    this.checkStated(now);
-    this.note(now, `${replica} reconfigured`);
+    this.checkStated(this.now);
+    this.note(`${replica} reconfigured`);
   }
 
   call(id: string): Call {
@@ -318,14 +275,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   }
 
   get lastLossAt(): number {
-    return this.losses.at(-1)?.at ?? -Infinity;
+    return this.losses.at(-1) ?? -Infinity;
   }
 
-  // ---- the server --------------------------------------------------------------------------------------------------
-
   applied({ event, reply }: Done, model: StoredBucket, asked: Asked): void {
-    const now = this.#monotonic();
-    if (event?.kind === 'admit' || event?.kind === 'reconfigure') this.onHeard(model.key, now);
+    const { now } = this;
+    if (event?.kind === 'admit' || event?.kind === 'reconfigure') this.#world.onHeard(model.key, now);
     if (event?.kind === 'admit' && reply !== null && isCall(event.admission.ticket))
       this.#admitted(model, event, reply, now);
     if (event?.kind === 'settle' && reply?.kind === 'lease') {
@@ -348,18 +303,15 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);
       const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, now);
-      if (unfair !== null) this.broken(now, '5', unfair);
+      if (unfair !== null) this.broken('5', unfair);
     }
     const isSure = this.regimes(now).length === 1;
+    const keepsPositions = model.bucket.reservations.size > 0;
     // Whoever came back went out of turn.
-    if (model.bucket.reservations.size > 0) this.#fairness.forgetAll();
+    if (keepsPositions) this.#fairness.forgetAll();
     // The clock of the process goes on evenly.
     if (event === null)
-      this.#levels.judge(
-        model,
-        this.isAlone ? now : asked.clock,
-        isSure && model.bucket.reservations.size === 0,
-      );
+      this.#levels.judge(model, this.isAlone ? now : asked.clock, isSure && !keepsPositions);
     this.#reservations.judge(model, asked.clock);
   }
 
@@ -380,7 +332,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const what = event.kind === 'admit' ? event.admission.ticket : name;
     const kind = event.kind === 'settle' ? event.settlement.kind : '';
     const text = `redis ${model.key} ${event.kind} ${asked.replica} ${what} ${kind}${next}`;
-    this.note(this.#monotonic(), text);
+    this.note(text);
   }
 
   #admitted(
@@ -395,7 +347,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (typeof order !== 'number') {
       call.admittedAt = now;
       call.isRefusedAtEntry = true;
-      if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
+      if (model.bucket?.tickets.has(id) === true) this.broken('11', `${id} was refused, and waits`);
       return;
     }
     if (call.admittedAt >= 0 && admission.position.kind === 'kept') this.reach('entered again');
@@ -411,9 +363,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         this.calls.get(ticket.id)?.wasGranted === false,
     ).length;
     const settings = this.regimes(now).map((regime) => entrySettingsOf(regime, call.plan.lane.key));
-    if (this.isFaultless && arriving > Math.max(...settings.map(({ maxQueued }) => maxQueued))) {
-      this.broken(now, '10', `${arriving} tickets in the line of ${call.plan.lane.key}`);
-    }
+    if (this.isFaultless && arriving > Math.max(...settings.map(({ maxQueued }) => maxQueued)))
+      this.broken('10', `${arriving} tickets in the line of ${call.plan.lane.key}`);
   }
 
   #settled(
@@ -438,23 +389,16 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       const key = `${workspace} ${bucket}`;
       this.asleepUntil.set(key, Math.max(now + settlement.sleepMs, this.asleepUntil.get(key) ?? 0));
     }
-    if (settlement.kind === 'unknown') lease.heldUntil = now + this.plan.leaseMs;
     const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;
     if (lease.returned || closes) this.stated.get(model.key)?.back(lease.call.plan.costs.requests ?? 0);
-    if (lease.call.replica !== null && lease.call.replica.id !== asked.replica) {
-      this.broken(now, '3', `${lease.token} was settled by another replica`);
-    }
+    if (lease.call.replica !== null && lease.call.replica.id !== asked.replica)
+      this.broken('3', `${lease.token} was settled by another replica`);
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       this.reach('bucket closed');
       const closings = this.closings.get(model.key) ?? [];
       const until = now + settlement.closeMs;
-      closings.push({
-        at: now,
-        until,
-        knownUntil: Math.min(until, lease.call.closesUntil),
-        by: asked.replica,
-        life: this.losses.length,
-      });
+      const knownUntil = Math.min(until, lease.call.closesUntil);
+      closings.push({ at: now, until, knownUntil, by: asked.replica, life: this.losses.length });
       this.closings.set(model.key, closings);
     }
   }
@@ -476,35 +420,21 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const closed = this.closings.get(model.key)?.find(({ at, until, life }) => {
       return life === this.losses.length && at < now && now < until - this.#skewMs;
     });
-    if (closed !== undefined) this.broken(now, '2', `${ticket} granted while ${model.key} is closed`);
+    if (closed !== undefined) this.broken('2', `${ticket} granted while ${model.key} is closed`);
     this.issuedAt.set(model.key, now);
     this.#withinStated(model.key, ticket, now);
     if (this.isAlone) {
-      if (this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
+      if (this.leases.has(token)) this.broken('8', `lease ${token} issued twice`);
       const first = this.#before(call).find((other) => other.admittedAt < now && this.#isInLine(other));
-      if (first !== undefined) this.broken(now, '4', `${ticket} granted before ${first.plan.id}`);
+      if (first !== undefined) this.broken('4', `${ticket} granted before ${first.plan.id}`);
     }
     call.wasGranted = true;
     if (call.state === 'entering') this.reach('grant before its caller waited');
     if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
     if (model.bucket?.opened === false && model.bucket.leases.size > 1) this.reach('probes doubled');
     if (model.bucket?.pilot !== null) this.reach('a pilot before a crowd');
-    const lease: Lease = {
-      token,
-      call,
-      issuedAt: now,
-      skipped,
-      life: this.losses.length,
-      sent: false,
-      settlements: 0,
-      ends: 0,
-      counted: false,
-      returned: false,
-      heldUntil: null,
-      isUncharged: false,
-    };
-    this.leases.set(token, lease);
-    this.note(now, `issue ${ticket} ${token}`);
+    this.leases.set(token, issued(token, call, now, skipped, this.losses.length));
+    this.note(`issue ${ticket} ${token}`);
   }
 
   /** No more goes than the operator states, where nothing else is known of the bucket (14). */
@@ -516,32 +446,30 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const margin = isStatedAlone(known) ? 0 : 1;
     const holds = isStatedAlone(known) || !known.learn;
     if (!holds || excess <= margin || this.losses.length > 0 || this.mayBeOutdated) return;
-    this.broken(now, '14', `${ticket} is ${excess.toFixed(2)} beyond what is stated of ${key}`);
+    this.broken('14', `${ticket} is ${excess.toFixed(2)} beyond what is stated of ${key}`);
   }
 
   slotTaken(key: string, id: string): void {
     this.takes.set(key, (this.takes.get(key) ?? 0) + 1);
-    this.note(this.#monotonic(), `place ${key} ${id}`);
+    this.note(`place ${key} ${id}`);
   }
 
   slotReturned(key: string, id: string): void {
     this.reach('place given back');
     this.takes.set(key, (this.takes.get(key) ?? 0) - 1);
-    this.note(this.#monotonic(), `place back ${key} ${id}`);
+    this.note(`place back ${key} ${id}`);
   }
 
   lost(what: string): void {
-    const at = this.#monotonic();
-    this.losses.push({ at, what });
+    this.losses.push(this.now);
     this.#fairness.forgetAll();
     this.#levels.forgetAll();
     this.#reservations.forgetAll();
-    this.note(at, `LOST ${what}`);
+    this.note(`LOST ${what}`);
   }
 
-  // ---- the driver --------------------------------------------------------------------------------------------------
-
-  sent(id: string, token: string, now: number): void {
+  sent(id: string, token: string): void {
+    const { now } = this;
     const call = this.call(id);
     const { plan, workspace, replica } = call;
     const known = this.leases.get(token);
@@ -549,28 +477,24 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const isLocal =
       known === undefined || (replica?.mode === 'local' && (known.sent || known.settlements > 0));
     const lease = isLocal ? undefined : known;
-    this.note(
-      now,
-      `send ${id} ${token}${lease === undefined ? ' (local)' : ''} from ${replica?.name ?? '?'}`,
-    );
-    if (call.state === 'sent') this.broken(now, '8', `${id} is sent twice at once`);
+    this.note(`send ${id} ${token}${lease === undefined ? ' (local)' : ''} from ${replica?.name ?? '?'}`);
+    if (call.state === 'sent') this.broken('8', `${id} is sent twice at once`);
     call.state = 'sent';
     call.sends += 1;
     call.sentAt.push(now);
     this.sentAt.set(`${replica?.id ?? ''} ${plan.lane.bucket}`, now);
     const turnedAt = (at: number): number => replica?.turnedAt(at) ?? at;
-    if (now >= plan.leavesAt && now > turnedAt(plan.leavesAt)) this.broken(now, '9', `${id}: client gone`);
-    if (now >= workspace.revokedAt && now > turnedAt(workspace.revokedAt)) {
-      this.broken(now, '9', `${id}: key revoked`);
-    }
-    if (now > sendableUntil(call)) this.broken(now, '9', `${id}: its wait has passed`);
+    if (now >= plan.leavesAt && now > turnedAt(plan.leavesAt)) this.broken('9', `${id}: client gone`);
+    if (now >= workspace.revokedAt && now > turnedAt(workspace.revokedAt))
+      this.broken('9', `${id}: key revoked`);
+    if (now > sendableUntil(call)) this.broken('9', `${id}: its wait has passed`);
     if (lease === undefined) {
       this.reach('sent without Redis');
-      if (this.plan.whenDown === 'deny') this.broken(now, '1', `${id} sent without Redis, which is denied`);
+      if (this.plan.whenDown === 'deny') this.broken('1', `${id} sent without Redis, which is denied`);
       return;
     }
-    if (lease.call !== call) this.broken(now, '8', `${id} sent with the lease of ${lease.call.plan.id}`);
-    if (lease.sent) this.broken(now, '8', `${token} used twice`);
+    if (lease.call !== call) this.broken('8', `${id} sent with the lease of ${lease.call.plan.id}`);
+    if (lease.sent) this.broken('8', `${token} used twice`);
     lease.sent = true;
     if (replica !== null) {
       const regime = this.rules.of(replica.name);
@@ -578,29 +502,26 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
     if (
       lease.life === this.losses.length &&
-      this.modelOf(plan.lane.bucket).bucket?.leases.has(leaseToken(token)) !== true
-    ) {
-      this.broken(now, '3', `${id} sent with a lease that had run out`);
-    }
+      this.#world.modelOf(plan.lane.bucket).bucket?.leases.has(leaseToken(token)) !== true
+    )
+      this.broken('3', `${id} sent with a lease that had run out`);
     if (this.isAlone) this.#sentInOrder(lease, now);
     for (const { at, by, life, ...closing } of this.closings.get(plan.lane.bucket) ?? []) {
       const isLost = life !== lease.life;
       if (isLost && by !== replica?.id) continue;
       const until = isLost ? closing.knownUntil : closing.until;
-      if (at < lease.issuedAt && lease.issuedAt < until - this.#skewMs && now < until) {
-        this.broken(now, '2', `${id} sent into a closed bucket`);
-      }
+      if (at < lease.issuedAt && lease.issuedAt < until - this.#skewMs && now < until)
+        this.broken('2', `${id} sent into a closed bucket`);
     }
-    for (const other of lease.skipped) {
-      if (other.state === 'waiting') this.broken(now, '4', `${id} overtook ${other.plan.id}`);
-    }
+    for (const other of lease.skipped)
+      if (other.state === 'waiting') this.broken('4', `${id} overtook ${other.plan.id}`);
   }
 
   /** Of a process alone: nothing is open, and whoever stands before this call leaves before it. */
   #sentInOrder({ call, issuedAt }: Lease, now: number): void {
     const { id, lane } = call.plan;
     if ((this.closings.get(lane.bucket) ?? []).some(({ at, until }) => at < now && now + roundingMs < until))
-      this.broken(now, '2', `${id} sent into a closed bucket`);
+      this.broken('2', `${id} sent into a closed bucket`);
     for (const other of this.#before(call)) {
       const isGranted = [...this.leases.values()].some(
         (each) => each.call === other && each.issuedAt <= issuedAt && !each.sent && each.settlements === 0,
@@ -608,7 +529,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       if (isGranted || (this.#isInLine(other) && other.inLineSince < issuedAt)) other.overtakenBy.push(id);
     }
     if (call.overtakenBy.length > 0)
-      this.broken(now, '4', `${id} was overtaken by ${call.overtakenBy.join(', ')}`);
+      this.broken('4', `${id} was overtaken by ${call.overtakenBy.join(', ')}`);
     call.overtakenBy.length = 0;
   }
 
@@ -624,12 +545,10 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   }
 
   #isInLine({ plan }: Call): boolean {
-    return this.modelOf(plan.lane.bucket).bucket?.tickets.get(ticketId(plan.id))?.lease === null;
+    return this.#world.modelOf(plan.lane.bucket).bucket?.tickets.get(ticketId(plan.id))?.lease === null;
   }
 
-  counted(token: string, { plan }: DrivenCall, busyMs: number): void {
-    const lease = this.leases.get(token);
-    if (lease !== undefined) lease.counted = true;
+  counted({ plan }: Call, busyMs: number): void {
     const { key, workspace, bucket } = plan.lane;
     const call = this.call(plan.id);
     this.#reservations.ran(plan.id);
@@ -637,48 +556,38 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const capped = `${workspace} ${bucket}`;
     const running = this.#running.get(capped) ?? new Set<Running>();
     this.#running.set(capped, running);
-    const one = { call, send: call.sends, at: this.#monotonic() };
+    const one = { call, send: call.sends, at: this.now };
     running.add(one);
-    this.onBusy(busyMs, () => running.delete(one));
+    this.#world.onBusy(busyMs, () => running.delete(one));
     // A safe call that was given up lets its lane go on at once: running it twice does no harm.
     const busy = [...running].filter(
       (each) => !each.call.plan.safe || (each.call.state === 'sent' && each.call.sends === each.send),
     );
     // What was let go under an earlier, higher limit still runs.
     const since = Math.min(...busy.map(({ at }) => at)) - this.effectMs - wayMs;
-    const maxInFlight = highest(this.rules.during(since, this.#monotonic()), capOf(key));
+    const maxInFlight = highest(this.rules.during(since, this.now), capOf(key));
     if (maxInFlight === null || busy.length <= maxInFlight) return;
     // One lease that was used too late overlaps with all that come while its call runs.
     if (!busy.some((each) => this.#overlapped.has(each))) this.overlaps += 1;
     for (const each of busy) this.#overlapped.add(each);
     this.reach('overlap');
-    this.note(this.#monotonic(), `OVERLAP ${busy.length} of ${maxInFlight} in ${key}`);
-    if (this.#mayNotOverlap()) {
-      this.broken(this.#monotonic(), '3', `${plan.id} overlaps: ${busy.length} of ${maxInFlight} in ${key}`);
-    }
+    this.note(`OVERLAP ${busy.length} of ${maxInFlight} in ${key}`);
+    if (this.#mayNotOverlap())
+      this.broken('3', `${plan.id} overlaps: ${busy.length} of ${maxInFlight} in ${key}`);
   }
 
-  /** The queue settles a lease: once. */
   ends(token: string): void {
     const lease = this.leases.get(token);
     if (lease !== undefined) lease.ends += 1;
     if (this.isAlone && lease?.ends !== 1)
-      this.broken(this.#monotonic(), '8', `lease ${token} settled ${lease?.ends ?? 'unknown'} times`);
+      this.broken('8', `lease ${token} settled ${lease?.ends ?? 'unknown'} times`);
   }
 
   suspected(reason: string): void {
     this.suspicions.push(reason);
     this.reach(`suspicion ${reason}`);
-    this.note(this.#monotonic(), `suspicion ${reason}`);
+    this.note(`suspicion ${reason}`);
   }
-
-  /** Set by whoever has the server. */
-  modelOf: (bucket: string) => StoredBucket = () => {
-    throw new Error('no server');
-  };
-
-  /** Set by whoever has the clock: runs when the upstream is done with a call. */
-  onBusy: (ms: number, done: () => void) => void = () => {};
 
   /** Neither stopped for long at the wrong moment nor without Redis: then there is no excuse at all. */
   #mayNotOverlap(): boolean {
@@ -696,44 +605,36 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     return calm && !this.#blurred.has(key) && this.isFaultless && this.plan.network.meanMs <= 1;
   }
 
-  refused(id: string, code: string, retryInMs: number, now: number): void {
-    this.refusedCalls.push(
-      refusedCallOf(
-        [...this.calls.values()],
-        { id, code, retryInMs, at: now },
-        12 * this.plan.network.meanMs,
-      ),
-    );
+  refused(id: string, code: string, retryInMs: number): void {
+    const refusal = { id, code, retryInMs, at: this.now };
+    this.refusedCalls.push(refusedCallOf([...this.calls.values()], refusal, 12 * this.plan.network.meanMs));
   }
 
-  closes(id: string, closeMs: number, now: number): void {
+  closes(id: string, closeMs: number): void {
     const call = this.call(id);
-    call.closesUntil = Math.max(call.closesUntil, now + closeMs);
+    call.closesUntil = Math.max(call.closesUntil, this.now + closeMs);
   }
 
-  ended(id: string, how: string, now: number): void {
+  ended(id: string, how: string): void {
+    const { now } = this;
     const call = this.call(id);
     call.ends.push(how);
     call.endedAt = now;
-    if (call.state !== 'ended') this.#open -= 1;
     call.state = 'ended';
-    this.note(now, `end ${id} ${how}`);
-    if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
+    this.note(`end ${id} ${how}`);
+    if (call.ends.length > 1) this.broken('10', `${id} ended ${call.ends.join(', then ')}`);
     const { leavesAt } = call.plan;
     if (!this.isAlone || leavesAt === Infinity) return;
     const lateMs = now - Math.max(call.enteredAt, call.replica?.turnedAt(leavesAt) ?? leavesAt);
     if (lateMs > maxGoodbyeMs)
-      this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
+      this.broken('9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
   }
 
-  /** Its replica was killed: the client sees a closed socket. */
-  killed(call: Call, now: number): void {
-    if (call.state === 'ended') return;
-    this.ended(call.plan.id, 'killed', now);
+  killed(call: Call): void {
+    if (call.state !== 'ended') this.ended(call.plan.id, 'killed');
   }
 }
 
-/** @throws for what a history does not have */
 export function must<T>(value: T | undefined, what: string): T {
   if (value === undefined) throw new Error(`the history does not know ${what}`);
   return value;

@@ -7,7 +7,8 @@ import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts'
 import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import { ratesOf, serviceMsOf, Turns } from './fairness.ts';
 import { freeLanes, isBackground, keepsTurns } from '../rules.ts';
-import type { CallPlan, Plan } from '../plan.ts';
+import type { Plan } from '../plan.ts';
+import type { ReplicaLedger } from './ledger.ts';
 import type { StoredBucket } from './log-copies.ts';
 
 /** While background calls wait, one of them is granted so often at least. Milliseconds. */
@@ -15,9 +16,7 @@ const minuteMs = 60_000;
 /** Times that were added up are not exact. Milliseconds. */
 const roundingMs = 1;
 
-/** The callers of one lane. */
 interface Callers {
-  /** Since when each waits. */
   readonly since: Map<string, number>;
   readonly turns: Turns;
 }
@@ -27,39 +26,33 @@ interface Changes {
   readonly admitted: Set<string>;
   /** Granted calls that came back into their lines. */
   readonly back: Set<string>;
-  /** Leases of calls that were not sent. */
   readonly notSent: Set<string>;
-}
-
-export interface LevelsWatch {
-  planOf(ticket: string): CallPlan;
-  broken(invariant: string, text: string): void;
-  reach(state: string): void;
 }
 
 /** A grant, and the tickets that waited beside it, but for those that came with the same entry: what had room went before them. */
 interface Beside {
   readonly granted: Granted;
   readonly others: readonly Ticket[];
-  /** The log's time. Milliseconds. */
   readonly clock: number;
 }
 
 export class Levels {
-  readonly #watch: LevelsWatch;
-  /** Lanes that nothing but their bucket holds back, under any configuration. */
+  readonly #ledger: ReplicaLedger;
   readonly #comparable: ReadonlySet<string>;
   /** Buckets in which a turn stays what it was. */
   readonly #keepTurns: ReadonlySet<string>;
   readonly #callers = new Map<string, Callers>();
-  /** Absent: nobody knows when a background call of the bucket left last. */
-  readonly #minutes = new Map<string, BackgroundMinute>();
+  /**
+   * When a background call of the bucket was last granted; or since when such calls wait, if that is later. Absent: nobody knows; -Infinity:
+   * what was granted was not sent.
+   */
+  readonly #minutes = new Map<string, number>();
   /** Of background calls that were granted: since when their bucket had granted none before, by lease. */
   readonly #before = new Map<string, number>();
   readonly #changes = new Map<string, Changes>();
 
-  constructor(plan: Plan, watch: LevelsWatch) {
-    this.#watch = watch;
+  constructor(plan: Plan, ledger: ReplicaLedger) {
+    this.#ledger = ledger;
     this.#comparable = freeLanes(plan);
     this.#keepTurns = new Set(plan.buckets.filter(keepsTurns).map(({ key }) => key));
   }
@@ -68,7 +61,6 @@ export class Levels {
     this.#changesOf(bucket).admitted.add(ticket);
   }
 
-  /** The lease's call was not sent. */
   notSent(bucket: string, lease: string): void {
     this.#changesOf(bucket).notSent.add(lease);
   }
@@ -76,7 +68,7 @@ export class Levels {
   /** A granted call is back in its line: its turn did not take place. */
   back(bucket: string, ticket: string): void {
     this.#changesOf(bucket).back.add(ticket);
-    this.#callers.get(this.#watch.planOf(ticket).lane.key)?.turns.forget();
+    this.#callers.get(this.#ledger.call(ticket).plan.lane.key)?.turns.forget();
   }
 
   /** @param isSure all replicas go by one configuration, and have for a while */
@@ -101,12 +93,10 @@ export class Levels {
     this.#noteCallers(tickets, clock);
   }
 
-  /** Other limits hold: shares are compared anew. */
   forgetTurns(): void {
     for (const { turns } of this.#callers.values()) turns.forget();
   }
 
-  /** Nobody knows whose turn it was. */
   forgetAll(): void {
     this.#callers.clear();
     this.#minutes.clear();
@@ -123,7 +113,7 @@ export class Levels {
   }
 
   #callerOf(ticket: string): string {
-    return this.#watch.planOf(ticket).caller ?? '';
+    return this.#ledger.call(ticket).plan.caller ?? '';
   }
 
   #noteMinute(model: StoredBucket, { admitted, notSent }: Changes, clock: number): void {
@@ -133,14 +123,12 @@ export class Levels {
     const minute = this.#minutes.get(model.key);
     // Whether the one or the other came first an entry does not show.
     if (before.length > 0 && grants.some(isOfBackground)) this.#minutes.delete(model.key);
-    else for (const since of before) minute?.notSent(since);
+    else if (minute !== undefined) this.#minutes.set(model.key, Math.min(minute, ...before));
     const here = [...(model.bucket?.tickets.values() ?? [])].filter(
       (ticket) => isOfBackground(ticket) && (ticket.lease === null || granted.has(ticket.id)),
     );
     if (here.length === 0 || !here.every(({ id }) => admitted.has(id))) return;
-    const begun = new BackgroundMinute();
-    begun.begins(clock);
-    this.#minutes.set(model.key, begun);
+    this.#minutes.set(model.key, clock);
   }
 
   #noteCallers(tickets: readonly Ticket[], clock: number): void {
@@ -166,7 +154,7 @@ export class Levels {
       ({ id, lane }) => lane === granted.lane && this.#callerOf(id) === this.#callerOf(granted.ticket),
     );
     const first = own.find((other) => other.order < order);
-    if (first !== undefined) this.#watch.broken('4', `${granted.ticket} granted before ${first.id}`);
+    if (first !== undefined) this.#ledger.broken('4', `${granted.ticket} granted before ${first.id}`);
   }
 
   #fairToCallers(model: StoredBucket, { granted, others, clock }: Beside, isSure: boolean): void {
@@ -178,20 +166,27 @@ export class Levels {
     const caller = this.#callerOf(granted.ticket);
     const waiting = new Map([...known.since].filter(([name]) => here.has(name) || name === caller));
     if (waiting.size < 2) return known.turns.forget();
-    const serviceMs = serviceMsOf(this.#watch.planOf(granted.ticket).costs, ratesOf(model));
-    const unfair = known.turns.granted({ who: caller, serviceMs }, waiting, { from: 0, now: clock });
-    this.#watch.reach('callers take turns');
-    if (unfair !== null) this.#watch.broken('5', `${granted.lane}: caller ${unfair}`);
+    const serviceMs = serviceMsOf(this.#ledger.call(granted.ticket).plan.costs, ratesOf(model));
+    const unfair = known.turns.granted({ who: caller, serviceMs }, waiting, clock);
+    this.#ledger.reach('callers take turns');
+    if (unfair !== null) this.#ledger.broken('5', `${granted.lane}: caller ${unfair}`);
   }
 
   #behindOthers(model: StoredBucket, { granted, others, clock }: Beside, isSure: boolean): void {
     const minute = this.#minutes.get(model.key);
     const isLast = isOfBackground(granted);
     if (!isLast && others.some(isOfBackground))
-      this.#watch.reach('a background call waits while another goes');
-    const mayGo = minute === undefined || (isLast ? !minute.isBehind(clock) : !minute.isDue(clock));
-    if (isLast && minute?.isBehind(clock) === false) this.#watch.reach('a background call is due');
-    if (isLast) this.#noteGranted(model.key, granted, clock);
+      this.#ledger.reach('a background call waits while another goes');
+    const sinceMs = minute === undefined ? null : clock - minute;
+    // Within the minute its calls go behind all others, and after it one of them goes before these.
+    const isBehind = sinceMs !== null && sinceMs < minuteMs - roundingMs;
+    const isDue = sinceMs !== null && sinceMs >= minuteMs + roundingMs;
+    if (isLast) {
+      if (sinceMs !== null && !isBehind) this.#ledger.reach('a background call is due');
+      this.#before.set(granted.lease, minute ?? -Infinity);
+      this.#minutes.set(model.key, clock);
+    }
+    const mayGo = isLast ? !isBehind : !isDue;
     if (mayGo || !isSure || !this.#keepTurns.has(model.key)) return;
     const first = others.find((other) => {
       const lane = model.bucket?.lanes.get(laneKey(other.lane));
@@ -199,46 +194,8 @@ export class Levels {
       return isOfBackground(other) !== isLast && this.#comparable.has(other.lane) && isAwake;
     });
     if (first !== undefined)
-      this.#watch.broken('5', `${granted.ticket} granted before ${first.id} of ${first.lane}`);
-  }
-
-  #noteGranted(bucket: string, { lease }: Granted, clock: number): void {
-    const minute = this.#minutes.get(bucket) ?? new BackgroundMinute();
-    this.#minutes.set(bucket, minute);
-    this.#before.set(lease, minute.granted(clock));
+      this.#ledger.broken('5', `${granted.ticket} granted before ${first.id} of ${first.lane}`);
   }
 }
 
 const isOfBackground = ({ lane }: { readonly lane: string }): boolean => isBackground({ key: lane });
-
-/** The minute of a bucket's background. */
-class BackgroundMinute {
-  /** When one of its calls was last granted; or since when calls wait, if that is later. */
-  #since = -Infinity;
-
-  /** The first call that waits has come. */
-  begins(now: number): void {
-    this.#since = now;
-  }
-
-  /** Returns what `notSent` takes if the call is not sent. */
-  granted(now: number): number {
-    const before = this.#since;
-    this.#since = now;
-    return before;
-  }
-
-  notSent(before: number): void {
-    this.#since = Math.min(this.#since, before);
-  }
-
-  /** One of its calls goes before all others. */
-  isDue(now: number): boolean {
-    return now - this.#since >= minuteMs + roundingMs;
-  }
-
-  /** Its calls go behind all others. */
-  isBehind(now: number): boolean {
-    return now - this.#since < minuteMs - roundingMs;
-  }
-}

@@ -8,13 +8,11 @@ import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import { type LogEvent, restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
 import type { Snapshot } from './log-store.ts';
 
-/** Who asked, and the log's time. Milliseconds. */
 export interface Asked {
   readonly replica: string;
   readonly clock: number;
 }
 
-/** What became of one event. */
 export interface Done {
   /** `null` = time has gone on. */
   readonly event: BucketEvent | null;
@@ -72,7 +70,6 @@ export class LogCopies {
     for (const bucket of this.#buckets.values()) bucket.bucket = null;
   }
 
-  /** A life of the log begins from a copy. */
   begin(log: string, saved: Snapshot): void {
     this.compare(log, saved);
     for (const key of this.#states.get(log)?.buckets.keys() ?? []) this.#watch.replaced?.(key);
@@ -109,7 +106,6 @@ export class LogCopies {
     }
   }
 
-  /** A replica has written its state down: it is the same as here. */
   compare(log: string, { sequence, mark, text }: Snapshot): void {
     const { onDifference } = this.#parts;
     if (text === '' || onDifference === null) return;
@@ -125,9 +121,8 @@ export class LogCopies {
 
   #refresh(log: string, state: SharedState): void {
     for (const key of state.buckets.keys()) this.#copied(key);
-    for (const [key, copied] of this.#buckets) {
+    for (const [key, copied] of this.#buckets)
       if (logOf(bucketKey(key)) === log) copied.bucket = state.buckets.get(bucketKey(key)) ?? null;
-    }
   }
 
   #copied(key: BucketKey): Copied {
@@ -141,15 +136,7 @@ export class LogCopies {
 }
 
 function judgedOf(event: LogEvent): { readonly bucket: BucketKey; readonly event: BucketEvent }[] {
-  switch (event.kind) {
-    case 'admit':
-      return [{ bucket: event.bucket, event: { kind: 'admit', admission: event.admission } }];
-    case 'in':
-      return [{ bucket: event.bucket, event: event.event }];
-    case 'tick':
-    case 'report':
-    case 'here':
-    case 'leave':
-      return [];
-  }
+  if (event.kind === 'in') return [{ bucket: event.bucket, event: event.event }];
+  if (event.kind !== 'admit') return [];
+  return [{ bucket: event.bucket, event: { kind: 'admit', admission: event.admission } }];
 }

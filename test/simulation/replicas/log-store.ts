@@ -7,22 +7,18 @@ export interface Snapshot extends Place {
   readonly text: string;
 }
 
-/** Hears what happens to logs, in order. */
-export interface LogListener {
-  /** A life of the log begins from a copy. */
+interface LogListener {
   onBegin(log: string, copy: Snapshot): void;
   onSaved(log: string, copy: Snapshot): void;
-  /** An entry, as text. */
   onEntry(log: string, entry: { readonly channel: string; readonly text: string }): void;
 }
 
 /** The server that runs a command, and its clock. Milliseconds. */
-export interface Ran {
+interface Ran {
   readonly clock: number;
   readonly server: string;
 }
 
-/** Where a copy of the log stands. */
 interface Place {
   readonly sequence: number;
   readonly mark: string;
@@ -63,7 +59,6 @@ export class LogStore {
     this.#listener = listener;
   }
 
-  /** Everything is lost. */
   lose(): void {
     this.#heads.clear();
   }
@@ -75,18 +70,11 @@ export class LogStore {
   }
 
   execute(command: string, words: readonly string[], ran: Ran): unknown {
-    switch (command) {
-      case 'sluice_append':
-        return this.#append(words, ran);
-      case 'sluice_begin':
-        return this.#begin(words, ran);
-      case 'sluice_saved':
-        return this.#saved(words);
-      case 'sluice_read':
-        return this.#read(words);
-      default:
-        throw new Error(`the simulated Redis has no ${command}`);
-    }
+    if (command === 'sluice_append') return this.#append(words, ran);
+    if (command === 'sluice_begin') return this.#begin(words, ran);
+    if (command === 'sluice_saved') return this.#saved(words);
+    if (command === 'sluice_read') return this.#read(words);
+    throw new Error(`the simulated Redis has no ${command}`);
   }
 
   #append([key = '', , ...argv]: readonly string[], { clock, server }: Ran): unknown[] {
@@ -115,9 +103,8 @@ export class LogStore {
     if (events === '' || isThere) return reply('whole');
     head.at += Math.max(0, Math.min(clock - head.clock, Number(maxMs)));
     head.clock = clock;
-    if (server !== head.server || (returns === '1' && head.at - head.termAt > settlingMs)) {
+    if (server !== head.server || (returns === '1' && head.at - head.termAt > settlingMs))
       Object.assign(head, { server, term: head.term + 1, termAt: head.at, termBegan: head.sequence });
-    }
     const stamp = `${head.at} ${replica} ${batch}`;
     head.sequence += 1;
     head.mark = markOf(head.mark, stamp);

@@ -1,15 +1,10 @@
-/**
- * The stores of a process alone: logs in its memory, of which the judges have a copy, and its own ceilings, of which they hear each slot.
- */
+/** The stores of a process alone: logs in its memory, of which the judges have a copy, and its own ceilings, of which they hear each slot. */
 import type { Clock } from '../../../src/clock.ts';
-import type { ReplicaId } from '../../../src/ids.ts';
 import { type Ceilings, CeilingStore, type Slot } from '../../../src/limiter/ceiling-store.ts';
-import type { LimiterListener } from '../../../src/limiter/limiter.ts';
-import { SharedLimiter } from '../../../src/limiter/over-log/limiter.ts';
+import { SharedLimiter, type SharedLimiterParts } from '../../../src/limiter/over-log/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import type { Follower } from '../../../src/log/log.ts';
 import { MemoryLog } from '../../../src/log/memory-log.ts';
-import type { LeaseLostReason } from '../../../src/telemetry/events.ts';
 import { withMethods } from '../../support/with-methods.ts';
 import type { Chance } from '../chance.ts';
 import type { ReplicaLedger } from './ledger.ts';
@@ -17,15 +12,11 @@ import type { Server } from './server.ts';
 
 const tickMs = 1_000;
 
-export interface OwnStoresParts {
-  readonly replica: ReplicaId;
-  readonly clock: Clock;
+type Heard = 'clock' | 'replica' | 'listener' | 'onFailure' | 'onLeaseLost';
+interface OwnStoresParts extends Pick<SharedLimiterParts, Heard> {
   readonly chance: Chance;
   readonly ledger: ReplicaLedger;
   readonly server: Server;
-  readonly listener: LimiterListener;
-  readonly onFailure: (failure: unknown) => void;
-  readonly onLeaseLost: (reason: LeaseLostReason) => void;
 }
 
 /** As `createEmbeddedLimiter` makes it, but for the log, which the server hears, too. */

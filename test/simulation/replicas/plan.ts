@@ -4,22 +4,11 @@ import { Chance } from '../chance.ts';
 import { plainBucket } from '../plan-buckets.ts';
 import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
 import { levelsFrom, reservingFrom, saturated, withLevels, withReservations } from '../plan-levels.ts';
-import { pinned, reloadPlans } from '../plan-reloads.ts';
+import { pinned, reloadPlans, type Scene } from '../plan-reloads.ts';
 import { lanesOf, plainCall, specialWorld } from '../plan-special.ts';
-import type {
-  BucketPlan,
-  CallPlan,
-  Fate,
-  Fault,
-  LanePlan,
-  NetworkPlan,
-  Plan,
-  WorkspacePlan,
-} from '../plan.ts';
+import type { BucketPlan, CallPlan, Fate, Fault, LanePlan } from '../plan.ts';
+import type { NetworkPlan, Plan, WorkspacePlan } from '../plan.ts';
 
-export type { Plan as ReplicasPlan } from '../plan.ts';
-
-/** Seeds from here on are histories of a Redis that is backed up and replicated. */
 export const replicatedFrom = 20_000_000;
 
 /** Calls that come until two minutes have passed end within the history. Milliseconds. */
@@ -42,7 +31,6 @@ export const quiet: NetworkPlan = {
 /** In some of the histories in which something breaks, an old copy of all data is restored besides, drawn apart from the rest. */
 export const faultyPlanOf = (seed: number): Plan => withOldCopy(planOf(seed));
 
-/** Most histories have reloads, drawn apart from the rest. */
 function planOf(seed: number): Plan {
   if (seed >= replicatedFrom && seed < levelsFrom) return replicatedPlanOf(seed);
   if (seed >= describedFrom && seed < levelsFrom) return describedPlanOf(seed);
@@ -50,17 +38,21 @@ function planOf(seed: number): Plan {
   const plan = basicPlanOf(seed, chance);
   if (!chance.happens(0.6)) return plan;
   const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
-  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
-  const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
-  return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+  return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, sceneOf(plan)) };
 }
+
+const lastOf = ({ calls }: Plan): number => Math.max(startMs, ...calls.map(({ at }) => at));
+const sceneOf = (plan: Plan): Scene => ({
+  processes: plan.replicas,
+  fromMs: startMs,
+  toMs: lastOf(plan) + 8_000,
+});
 
 function basicPlanOf(seed: number, chance: Chance): Plan {
   if (seed >= levelsFrom) return levelsPlanOf(seed);
   return chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
 }
 
-/** Callers and background, in a third of the histories beside calls that never end. */
 function levelsPlanOf(seed: number): Plan {
   const chance = new Chance(seed ^ 0x1e7e);
   const flat = steadyPlanOf(seed);
@@ -73,9 +65,8 @@ function levelsPlanOf(seed: number): Plan {
 function withOldCopy(plan: Plan): Plan {
   const chance = new Chance(plan.seed ^ 0x10c5);
   if (plan.faults.length === 0 || !chance.happens(0.3)) return plan;
-  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
   const restored: Fault = {
-    at: startMs + chance.between(0, lastAt - startMs + 6_000),
+    at: startMs + chance.between(0, lastOf(plan) - startMs + 6_000),
     kind: 'failover',
     ms: chance.pick([30, 400, 2_000]),
     lostMs: chance.pick([1_000, 4_000, 10_000]),
@@ -91,61 +82,36 @@ function describedPlanOf(seed: number): Plan {
   const isCalm = chance.happens(0.5);
   const buckets = plan.buckets.map(({ key }) => describedBucket(chance, key));
   const isLimited = chance.happens(0.25);
-  const workspaces = plan.workspaces.map((one) =>
-    isLimited ? one : { ...one, perMinute: null, perDay: null },
-  );
+  const free = isLimited ? {} : { perMinute: null, perDay: null };
+  const workspaces = plan.workspaces.map((one) => ({ ...one, ...free }));
   const first = { buckets, lanes: plan.lanes, workspaces };
-  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
-  const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
   return {
     ...plan,
-    ...(isCalm
-      ? { network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 1]) }, faults: [], frozenWrites: 0 }
-      : {}),
+    ...(isCalm && { network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 1]) }, faults: [], frozenWrites: 0 }),
     ...first,
-    reloads: chance.happens(0.85) ? describedReloads(chance, first, scene) : [],
+    reloads: chance.happens(0.85) ? describedReloads(chance, first, sceneOf(plan)) : [],
   };
 }
 
-/**
- * Redis is backed up, gets replicas, which are promoted, and connections break one by one, while more replicas start. In half of the
- * histories nothing else happens: there no data is lost. In the others all the other faults happen as well.
- */
+/** Redis is backed up, gets replicas, which are promoted, and connections break while more replicas start; in half of these histories no data is lost. */
 function replicatedPlanOf(seed: number): Plan {
   const plan = steadyPlanOf(seed);
   const chance = new Chance(seed ^ 0x2ef1);
   const isWhole = chance.happens(0.5);
-  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
   const events = Array.from({ length: chance.whole(1, 8) }, (): Fault => {
-    const at = startMs + chance.between(0, lastAt - startMs + 6_000);
-    switch (chance.whole(0, 5)) {
-      case 0:
-      case 1:
-        return { at, kind: 'replicate' };
-      case 2:
-        return {
-          at,
-          kind: 'promote',
-          ms: chance.pick([0, 30, 400, 1_500]),
-          skewMs: chance.between(-50, 50),
-        };
-      case 3:
-      case 4:
-        return {
-          at,
-          kind: 'cut',
-          slot: chance.whole(0, plan.replicas - 1),
-          ms: chance.pick([5, 100, 400]),
-          mute: false,
-        };
-      default:
-        return { at, kind: 'start' };
-    }
+    const at = startMs + chance.between(0, lastOf(plan) - startMs + 6_000);
+    const kind = chance.whole(0, 5);
+    if (kind < 2) return { at, kind: 'replicate' };
+    if (kind === 2)
+      return { at, kind: 'promote', ms: chance.pick([0, 30, 400, 1_500]), skewMs: chance.between(-50, 50) };
+    if (kind === 5) return { at, kind: 'start' };
+    const slot = chance.whole(0, plan.replicas - 1);
+    return { at, kind: 'cut', slot, ms: chance.pick([5, 100, 400]), mute: false };
   });
   const network = { ...quiet, meanMs: chance.pick([0.3, 0.5, 2]) };
   return {
     ...plan,
-    ...(isWhole ? { network, frozenWrites: 0 } : {}),
+    ...(isWhole && { network, frozenWrites: 0 }),
     faults: [...(isWhole ? [] : plan.faults), ...events].toSorted((a, b) => a.at - b.at),
   };
 }
@@ -162,7 +128,6 @@ function specialPlanOf(seed: number, chance: Chance): Plan {
     leaseMs: 15_000,
     network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 2]) },
     faults: [],
-    quietFrom: null,
     frozenWrites: 0,
     reloads: [],
     ...world,
@@ -174,7 +139,6 @@ function specialPlanOf(seed: number, chance: Chance): Plan {
   };
 }
 
-/** Without reloads. */
 export function steadyPlanOf(seed: number): Plan {
   const chance = new Chance(seed ^ 0x7e11);
   const replicas = chance.whole(2, 4);
@@ -202,7 +166,6 @@ export function steadyPlanOf(seed: number): Plan {
     leaseMs,
     network,
     faults,
-    quietFrom: null,
     frozenWrites: mood !== 'calm' && chance.happens(0.1) ? 0.05 : 0,
     buckets,
     lanes,
@@ -238,37 +201,20 @@ function faultsOf(chance: Chance, replicas: number, spanMs: number, leaseMs: num
   return Array.from({ length: chance.pick([1, 1, 2, 4]) }, (): Fault => {
     const at = startMs + chance.between(0, spanMs + 3_000);
     const slot = chance.whole(0, replicas - 1);
-    switch (chance.whole(0, 9)) {
-      case 0:
-      case 1:
-        return { at, kind: 'pause', slot, ms: chance.pick([200, 3_000, 8_000, leaseMs + 4_000]) };
-      case 2:
-      case 3:
-        return { at, kind: 'kill', slot, ms: chance.pick([50, 2_000, Infinity]) };
-      case 4:
-        return { at, kind: 'step', slot, ms: chance.pick([-3_600_000, -500, 500, 3_600_000]) };
-      case 5:
-        return { at, kind: 'cut', slot, ms: chance.pick([100, 1_500, 7_000]), mute: chance.happens(0.5) };
-      case 6:
-        return { at, kind: 'flush' };
-      case 7:
-        return {
-          at,
-          kind: 'down',
-          ms: chance.pick([30, 400, 3_000, 25_000]),
-          back: chance.pick(['whole', 'empty']),
-        };
-      case 8:
-        return {
-          at,
-          kind: 'failover',
-          ms: chance.pick([30, 800, 4_000]),
-          lostMs: chance.pick([0, 2, 30, 300]),
-          skewMs: chance.between(-50, 50),
-        };
-      default:
-        return { at, kind: 'hang', ms: chance.pick([100, 400, 1_500, 6_000]) };
+    const kind = chance.whole(0, 9);
+    if (kind < 2) return { at, kind: 'pause', slot, ms: chance.pick([200, 3_000, 8_000, leaseMs + 4_000]) };
+    if (kind < 4) return { at, kind: 'kill', slot, ms: chance.pick([50, 2_000, Infinity]) };
+    if (kind === 4) return { at, kind: 'step', slot, ms: chance.pick([-3_600_000, -500, 500, 3_600_000]) };
+    if (kind === 5)
+      return { at, kind: 'cut', slot, ms: chance.pick([100, 1_500, 7_000]), mute: chance.happens(0.5) };
+    if (kind === 6) return { at, kind: 'flush' };
+    if (kind === 7) {
+      const ms = chance.pick([30, 400, 3_000, 25_000]);
+      return { at, kind: 'down', ms, back: chance.pick(['whole', 'empty']) };
     }
+    if (kind === 9) return { at, kind: 'hang', ms: chance.pick([100, 400, 1_500, 6_000]) };
+    const [ms, lostMs] = [chance.pick([30, 800, 4_000]), chance.pick([0, 2, 30, 300])];
+    return { at, kind: 'failover', ms, lostMs, skewMs: chance.between(-50, 50) };
   });
 }
 
@@ -297,15 +243,14 @@ const workspaceOf = (chance: Chance, index: number, limited: boolean, spanMs: nu
   revokedAt: chance.happens(0.05) ? startMs + chance.between(0, spanMs + 5_000) : Infinity,
 });
 
-function callsOf(
-  chance: Chance,
-  scene: {
-    readonly lanes: readonly LanePlan[];
-    readonly spanMs: number;
-    readonly replicas: number;
-    readonly limited: boolean;
-  },
-): CallPlan[] {
+interface CallScene {
+  readonly lanes: readonly LanePlan[];
+  readonly spanMs: number;
+  readonly replicas: number;
+  readonly limited: boolean;
+}
+
+function callsOf(chance: Chance, scene: CallScene): CallPlan[] {
   const [first, ...others] = scene.lanes;
   if (first === undefined) return [];
   const urgent = chance.happens(0.25);

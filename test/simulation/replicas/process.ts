@@ -6,13 +6,13 @@ export class Process implements Clock {
   readonly name: string;
   /** Virtual time; `Infinity` = it lives. */
   killedAt = Infinity;
+  /** Virtual time until which it does not run; 0 = it never was stopped. */
+  pausedUntil = 0;
+  timers = 0;
   readonly #clock: FakeClock;
   readonly #lateMs: () => number;
   readonly #uptimeMs: number;
-  #pausedUntil = 0;
-  #alive = true;
   #stepMs = 0;
-  #timers = 0;
 
   /** @param uptimeMs what its monotonic clock shows at the beginning of the history. Milliseconds. */
   constructor(name: string, clock: FakeClock, parts: { lateMs: () => number; uptimeMs: number }) {
@@ -23,17 +23,7 @@ export class Process implements Clock {
   }
 
   get alive(): boolean {
-    return this.#alive;
-  }
-
-  /** Virtual time until which it does not run; 0 = it never was stopped. */
-  get pausedUntil(): number {
-    return this.#pausedUntil;
-  }
-
-  /** Timers that are set. */
-  get timers(): number {
-    return this.#timers;
+    return this.killedAt === Infinity;
   }
 
   now(): number {
@@ -50,10 +40,10 @@ export class Process implements Clock {
     const end = (): boolean => {
       if (!isSet) return false;
       isSet = false;
-      this.#timers -= 1;
+      this.timers -= 1;
       return true;
     };
-    this.#timers += 1;
+    this.timers += 1;
     const at = this.#clock.monotonic() + Math.max(1, Math.ceil(delayMs)) + this.#lateMs();
     const cancel = this.#whenRunning(at, () => {
       if (end()) run();
@@ -74,24 +64,22 @@ export class Process implements Clock {
   }
 
   pause(ms: number): void {
-    this.#pausedUntil = Math.max(this.#pausedUntil, this.#clock.monotonic() + ms);
+    this.pausedUntil = Math.max(this.pausedUntil, this.#clock.monotonic() + ms);
   }
 
-  /** The wall clock steps; the monotonic one never does. */
   step(ms: number): void {
     this.#stepMs += ms;
   }
 
   kill(): void {
-    this.#alive = false;
     this.killedAt = Math.min(this.killedAt, this.#clock.monotonic());
   }
 
   #whenRunning(at: number, run: () => void): CancelTimer {
     let cancel = this.#clock.outside(at, () => {
-      if (!this.#alive) return;
-      if (this.#clock.monotonic() >= this.#pausedUntil) return run();
-      cancel = this.#whenRunning(this.#pausedUntil, run);
+      if (!this.alive) return;
+      if (this.#clock.monotonic() >= this.pausedUntil) return run();
+      cancel = this.#whenRunning(this.pausedUntil, run);
     });
     return () => cancel();
   }

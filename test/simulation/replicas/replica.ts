@@ -23,18 +23,15 @@ export class Replica {
   readonly connection: Connection;
   readonly stores: Pick<Stores, 'limiter' | 'ceilings' | 'ready'>;
   readonly queue: AdmissionQueue;
-  /** As it names itself to Redis. */
   readonly id: string;
-  /** Serves calls: its stores are ready. */
   isReady = false;
   /** `redis`, also of a process alone, or how it does without. */
   mode = 'none';
+  modeSince = 0;
   readonly startedAt: number;
-  /** It writes the calls of a lane in their order. */
   readonly lastArrival = new Map<string, number>();
   readonly #pauses: { readonly at: number; readonly until: number }[] = [];
   readonly #clock: FakeClock;
-  #modeSince = 0;
 
   constructor(name: string, world: World) {
     const { clock, chance, ledger, server } = world;
@@ -44,17 +41,16 @@ export class Replica {
     this.startedAt = clock.monotonic();
     const lateMs = (): number => (chance.happens(0.3) ? chance.between(0, 1.5) : 0);
     this.process = new Process(name, clock, { lateMs, uptimeMs: world.uptimeMs });
-    const { network, quietFrom } = ledger.plan;
-    this.connection = new Connection({ process: this.process, clock, chance, network, quietFrom, server });
-    const bug = (failure: unknown): void =>
-      ledger.broken(clock.monotonic(), '10', `${name}: ${describe(failure)}`);
+    const { network } = ledger.plan;
+    this.connection = new Connection({ process: this.process, clock, chance, network, server });
+    const bug = (failure: unknown): void => ledger.broken('10', `${name}: ${describe(failure)}`);
     const telemetry: Telemetry = {
       ...noTelemetry,
       limiterMode: (mode) => {
         this.mode = mode;
-        this.#modeSince = clock.monotonic();
+        this.modeSince = clock.monotonic();
         ledger.reach(`mode ${mode}`);
-        ledger.note(clock.monotonic(), `${name} mode ${mode}`);
+        ledger.note(`${name} mode ${mode}`);
       },
       count(_, labels) {
         if (labels?.['reason'] !== undefined) ledger.suspected(labels['reason']);
@@ -69,30 +65,14 @@ export class Replica {
     if (isAlone === true) this.mode = 'redis';
     const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }), privacy: { labelKey: '' } };
     const random = { next: () => chance.next(), hex: nameEach(name) };
+    const own = { replica: replicaId(this.id), chance, ledger, server, onFailure: bug };
+    const heard = { clock: this.process, listener };
+    // Nothing else of the settings concerns the stores.
+    const shared = { settings: settings as unknown as Settings, random, telemetry, leaseMs };
     this.stores =
       isAlone === true
-        ? ownStores({
-            replica: replicaId(this.id),
-            clock: this.process,
-            chance,
-            ledger,
-            server,
-            listener,
-            onFailure: bug,
-            onLeaseLost: (reason) => ledger.suspected(reason),
-          })
-        : createStores(
-            // Nothing else of the settings concerns the stores.
-            {
-              settings: settings as unknown as Settings,
-              clock: this.process,
-              random,
-              telemetry,
-              leaseMs,
-              listener,
-            },
-            () => this.connection.asProduct(),
-          );
+        ? ownStores({ ...own, ...heard, onLeaseLost: (reason) => ledger.suspected(reason) })
+        : createStores({ ...shared, ...heard }, () => this.connection.asProduct());
     const { limiter, ceilings } = this.stores;
     this.queue = new AdmissionQueue({
       clock: this.process,
@@ -111,10 +91,6 @@ export class Replica {
     }, bug);
   }
 
-  get modeSince(): number {
-    return this.#modeSince;
-  }
-
   pause(ms: number): void {
     const at = this.#clock.monotonic();
     this.process.pause(ms);
@@ -123,22 +99,18 @@ export class Replica {
 
   /** When its event loop first turned after something happened outside. It may be stopped again before it has turned once. */
   turnedAt(at: number): number {
-    const pausedUntil = this.#pauses
-      .filter((one) => one.at <= at && at <= one.until)
-      .map(({ until }) => until);
-    const turned = Math.max(at, ...pausedUntil);
+    const until = this.#pauses.map((one) => (one.at <= at && at <= one.until ? one.until : at));
+    const turned = Math.max(at, ...until);
     return turned > at ? this.turnedAt(turned) : at;
   }
 
   /** When it was back, if it was stopped or had no way to Redis at this time; the time itself, if it was there. */
   backAfter(at: number): number {
-    const interruption = [...this.#pauses, ...this.connection.gaps].find(
-      (gap) => gap.at <= at && at < gap.until,
-    );
-    return interruption === undefined ? at : this.backAfter(interruption.until);
+    const gaps = [...this.#pauses, ...this.connection.gaps];
+    const gap = gaps.find((one) => one.at <= at && at < one.until);
+    return gap === undefined ? at : this.backAfter(gap.until);
   }
 
-  /** The end of its latest pause before `now`. */
   get resumedAt(): number {
     return Math.max(-Infinity, ...this.#pauses.map(({ until }) => until));
   }
@@ -147,7 +119,7 @@ export class Replica {
   undisturbedSince(now: number): number {
     if (!this.process.alive || now < this.process.pausedUntil || !this.connection.isWhole) return Infinity;
     if (this.mode !== 'redis') return Infinity;
-    return Math.max(this.startedAt, this.resumedAt, this.connection.lastTroubleAt, this.#modeSince);
+    return Math.max(this.startedAt, this.resumedAt, this.connection.lastTroubleAt, this.modeSince);
   }
 
   get wasPaused(): boolean {

@@ -6,7 +6,7 @@ import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { reserveMs } from '../driver.ts';
 import { freeLanes, isBackground } from '../rules.ts';
-import type { LevelsWatch } from './levels.ts';
+import type { ReplicaLedger } from './ledger.ts';
 import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './log-copies.ts';
 
@@ -14,8 +14,7 @@ import type { StoredBucket } from './log-copies.ts';
 const roundingMs = 2;
 
 export class Reservations {
-  readonly #watch: LevelsWatch;
-  /** Lanes that nothing but their bucket holds back, under any configuration. */
+  readonly #ledger: ReplicaLedger;
   readonly #comparable: ReadonlySet<string>;
   /** What calls that were granted came back for. */
   readonly #cameFor = new Map<string, string>();
@@ -26,12 +25,11 @@ export class Reservations {
   /** Calls that came back and waited already when the entry before was folded, by bucket. */
   readonly #back = new Map<string, ReadonlySet<string>>();
 
-  constructor(plan: Plan, watch: LevelsWatch) {
-    this.#watch = watch;
+  constructor(plan: Plan, ledger: ReplicaLedger) {
+    this.#ledger = ledger;
     this.#comparable = freeLanes(plan);
   }
 
-  /** After each entry of the log. */
   judge(model: StoredBucket, clock: number): void {
     const { bucket } = model;
     if (bucket === null) return;
@@ -43,21 +41,20 @@ export class Reservations {
       if (ticket.reservation !== undefined) {
         this.#cameFor.set(ticket.id, ticket.reservation.id);
         if (beside.some(namesCaller) && beside.some(({ lane }) => isBackground({ key: lane })))
-          this.#watch.reach('went for its reservation before callers and background calls');
+          this.#ledger.reach('went for its reservation before callers and background calls');
       }
       this.#goesFirst(model, { granted: ticket, waiting: beside, clock });
     }
     this.#back.set(model.key, new Set(waiting.filter(cameBack).map(({ id }) => id)));
   }
 
-  /** The upstream has run the call. */
   ran(id: string): void {
     const reservation = this.#cameFor.get(id);
     if (reservation === undefined) return;
-    this.#watch.reach('went for its reservation');
+    this.#ledger.reach('went for its reservation');
     const before = this.#usedBy.get(reservation) ?? id;
     this.#usedBy.set(reservation, id);
-    if (before !== id) this.#watch.broken('13', `${id} went for ${reservation}, as ${before} had`);
+    if (before !== id) this.#ledger.broken('13', `${id} went for ${reservation}, as ${before} had`);
   }
 
   forgetAll(): void {
@@ -73,11 +70,11 @@ export class Reservations {
       if (ticket === null && until < clock) continue;
       const count = (counts.get(ceiling) ?? 0) + 1;
       counts.set(ceiling, count);
-      const { reserves } = this.#watch.planOf(id);
+      const { reserves } = this.#ledger.call(id).plan;
       const isNew = !this.#begun.has(id);
       this.#begun.add(id);
       if (isNew && reserves !== undefined && count > reserves.maxReserved)
-        this.#watch.broken('10', `${count} reservations of ${ceiling} in ${key}`);
+        this.#ledger.broken('10', `${count} reservations of ${ceiling} in ${key}`);
     }
   }
 
@@ -98,7 +95,7 @@ export class Reservations {
       if (!isFree || heardAt + replicaLifeMs < clock || isBackground({ key: name }) || isOverdue) continue;
       // Of its own lane and caller those go first that came before.
       if (granted.lane === name && granted.order < order) continue;
-      this.#watch.broken('13', `${granted.id} granted before ${id}, which came back for ${reservation.id}`);
+      this.#ledger.broken('13', `${granted.id} granted before ${id}, which came back for ${reservation.id}`);
     }
   }
 }

@@ -25,12 +25,8 @@ export class Room {
   readonly #ledger: ReplicaLedger;
   readonly #server: Server;
   readonly #upstreams: ReadonlyMap<string, Upstream>;
-  /** Since when a call could have been granted. */
   readonly #since = new Map<string, number>();
-  readonly #still = new Map<
-    string,
-    { readonly movedAt: number; readonly from: number; readonly drainMs: number }
-  >();
+  readonly #still = new Map<string, { movedAt: number; from: number; drainMs: number }>();
 
   constructor(ledger: ReplicaLedger, server: Server, upstreams: ReadonlyMap<string, Upstream>) {
     this.#upstreams = upstreams;
@@ -40,19 +36,15 @@ export class Room {
 
   check(model: StoredBucket, now: number): void {
     const ledger = this.#ledger;
-    const waiting: Call[] = [];
-    for (const call of ledger.calls.values()) {
-      if (call.state === 'waiting' && call.plan.lane.bucket === model.key) waiting.push(call);
-    }
+    const waiting = [...ledger.calls.values()].filter(
+      ({ state, plan }) => state === 'waiting' && plan.lane.bucket === model.key,
+    );
     const able = waiting.filter((call) => this.#mayGo(call, model, now));
     if (ledger.isAlone) this.#standsStill(model, able, now);
     // Of a process alone it is known what holds the others.
-    if (able.length === 0 || (able.length < waiting.length && !ledger.isAlone)) {
+    const isHeld = able.length === 0 || (able.length < waiting.length && !ledger.isAlone);
+    if (isHeld || !this.#isUndisturbed(model, now) || !this.#hasRoom(model, waiting, now))
       return void this.#since.delete(model.key);
-    }
-    if (!this.#isUndisturbed(model, now) || !this.#hasRoom(model, waiting, now)) {
-      return void this.#since.delete(model.key);
-    }
     const from = Math.max(this.#since.get(model.key) ?? now, ledger.issuedAt.get(model.key) ?? 0);
     this.#since.set(model.key, from);
     const changedAt = ledger.rules.lastChangeAt(now);
@@ -61,7 +53,7 @@ export class Room {
     if (now - from <= patienceMs) return;
     const names = waiting.map(({ plan }) => plan.id).join(', ');
     const invariant = changedAt === null ? '6' : '14';
-    ledger.broken(now, invariant, `${model.key} has room for ${names} since ${from.toFixed(0)}`);
+    ledger.broken(invariant, `${model.key} has room for ${names} since ${from.toFixed(0)}`);
     this.#since.set(model.key, now + 60_000);
   }
 
@@ -80,7 +72,7 @@ export class Room {
       );
       this.#still.set(key, { movedAt, from: now, drainMs: Math.max(0, ...drainMs) });
     } else if (now - known.from > known.drainMs * 1.01 + standstillMs) {
-      ledger.broken(now, '6', `${key} stands still since ${known.from.toFixed(0)}`);
+      ledger.broken('6', `${key} stands still since ${known.from.toFixed(0)}`);
       this.#still.delete(key);
     }
   }
@@ -135,9 +127,8 @@ export class Room {
     if (ledger.reached.has('mode local') || ledger.mayBeOutdated || isTroubled) return false;
     // What is kept for clients that come back is left free, and whose it is nobody here says. It is there for those who have come back.
     if ((bucket?.reservations.size ?? 0) > 0 && !this.#someoneCameBack({ key, bucket })) return false;
-    return (
-      calm && ledger.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true)
-    );
+    const isOpen = closedUntil < now && (probe === 0 || bucket?.opened === true);
+    return calm && ledger.losses.length === 0 && isOpen;
   }
 
   /** A call waits whose client has come back at its time; those of the background go behind all others. */
@@ -157,13 +148,13 @@ export class Room {
     const { reports, windows, perDay, tokens, cost } = keyed(ledger.plan.buckets, key);
     if (windows !== undefined) {
       const onTheWay = this.#underWay(({ call }) => call.plan.lane.bucket === key).length;
-      const isSure = ledger.isFaultless && !ledger.isBlurred(key);
-      return isSure && this.#upstreams.get(key)?.hasDescribedRoom(1 + onTheWay, now) === true;
+      const described = this.#upstreams.get(key)?.described;
+      const isSure = ledger.isFaultless && !ledger.isBlurred(key) && described?.isChanging(now) === false;
+      return isSure && described.hasRoom(1 + onTheWay, now);
     }
     const isRequestsOnly = perDay === null && tokens === null && cost === null;
-    if (isStatedAlone({ reports }) && isRequestsOnly && !ledger.isBlurred(key)) {
+    if (isStatedAlone({ reports }) && isRequestsOnly && !ledger.isBlurred(key))
       return ledger.stated.get(key)?.hasRoom(1, ledger.statedOf(key, now), now) === true;
-    }
     const time = this.#server.timeOf(key);
     return [...(bucket?.meters.values() ?? [])].every(({ name, limit, level, at, windowMs }) => {
       const units = Math.max(...waiting.map(({ plan }) => plan.costs[name] ?? 0));

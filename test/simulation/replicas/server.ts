@@ -1,18 +1,14 @@
 /** The Redis of a history: carries out the product's commands as its scripts do, and can lose everything, or what came last, or stand still. */
 import { bucketKey, logOf } from '../../../src/ids.ts';
 import { ceilingWindowMs } from '../../../src/limiter/policy/ceiling.policy.ts';
-import type { Asked, Done, StoredBucket } from './log-copies.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../../src/log/entry.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { LogStore } from './log-store.ts';
-import { LogCopies, type LogCopiesParts } from './log-copies.ts';
+import { LogCopies, type CopyWatch, type LogCopiesParts, type StoredBucket } from './log-copies.ts';
 
 /** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
-export interface ServerWatch {
-  applied(done: Done, model: StoredBucket, asked: Asked): void;
-  /** Only over a log (`CopyWatch`). */
-  replaced?(bucket: string): void;
+export interface ServerWatch extends CopyWatch {
   slotTaken(key: string, id: string): void;
   slotReturned(key: string, id: string): void;
   lost(what: string): void;
@@ -24,8 +20,16 @@ interface Command {
   readonly clock: number;
   readonly command: string;
   readonly words: readonly string[];
-  /** Run id of the server that carried it out. */
   readonly server: string;
+}
+
+interface Taking {
+  readonly key: string;
+  readonly dayKey: string;
+  readonly perMinute: number | null;
+  readonly perDay: number | null;
+  readonly windowMs: number;
+  readonly dayMs: number;
 }
 
 /** Subscriptions, which are no data: they outlast a loss of it. */
@@ -35,25 +39,20 @@ export interface Channels {
 }
 
 const presenceLifeMs = 5_000;
-/** The client's name for a script of the product. */
-const scriptCommand = (file: string): string => `sluice_${file}`;
-
-export interface ServerParts {
+interface ServerParts {
   readonly monotonic: () => number;
   /** What its clock shows at the beginning of the history. Milliseconds. */
   readonly originMs: number;
-  /** Absent: the logs are not those of a limiter. */
-  readonly copies?: LogCopiesParts;
+  readonly copies: LogCopiesParts;
 }
 
 export class Server {
   readonly #watch: ServerWatch;
   readonly #channels: Channels;
   readonly #originMs: number;
-  /** Virtual time. */
   readonly monotonic: () => number;
   readonly #logs: LogStore;
-  readonly #copies: LogCopies | null;
+  readonly #copies: LogCopies;
   readonly #lanes = new Map<string, { readonly owner: string; readonly until: number }>();
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
@@ -74,25 +73,23 @@ export class Server {
     this.#channels = channels;
     this.monotonic = parts.monotonic;
     this.#originMs = parts.originMs;
-    this.#copies = parts.copies === undefined ? null : new LogCopies(parts.copies, watch);
+    this.#copies = new LogCopies(parts.copies, watch);
     this.#logs = new LogStore({
-      onBegin: (log, copy) => this.#copies?.begin(log, copy),
-      onSaved: (log, copy) => this.#copies?.compare(log, copy),
+      onBegin: (log, copy) => this.#copies.begin(log, copy),
+      onSaved: (log, copy) => this.#copies.compare(log, copy),
       onEntry: (log, entry) => this.#onEntry(log, entry),
     });
   }
 
-  /** The server's own clock. */
   now(): number {
     return Math.max(0, this.#originMs + this.#skewMs + this.monotonic());
   }
 
   get models(): Iterable<StoredBucket> {
-    return this.#copies?.buckets ?? [];
+    return this.#copies.buckets;
   }
 
   model(bucket: string): StoredBucket {
-    if (this.#copies === null) throw new Error('the logs are not those of a limiter');
     return this.#copies.bucket(bucket);
   }
 
@@ -101,7 +98,6 @@ export class Server {
     return this.#logs.now(logOf(bucketKey(bucket)), this.now()) ?? this.now();
   }
 
-  /** Of this life of this process. */
   get runId(): string {
     return `run${this.#lives}`;
   }
@@ -110,13 +106,12 @@ export class Server {
     return `redis_version:7.2.4\r\nrun_id:${this.runId}\r\nmaster_replid:repl${this.#histories}\r\n`;
   }
 
-  /** A log in the memory of a process begins. */
   beganInMemory(log: string): void {
-    this.#copies?.begin(log, { sequence: 0, mark: '', text: '' });
+    this.#copies.begin(log, { sequence: 0, mark: '', text: '' });
   }
 
   appendedInMemory(log: string, entry: Entry<LogEvent>): void {
-    this.#copies?.append(log, { ...entry, mark: '' }, true);
+    this.#copies.append(log, { ...entry, mark: '' }, true);
   }
 
   /** Slots of a ceiling in the memory of a process: when each was taken. */
@@ -124,7 +119,6 @@ export class Server {
     return this.#sendsAt(`sluice:sends:{${key}}`);
   }
 
-  /** Carries out one command. */
   execute(command: string, words: readonly string[]): unknown {
     const entry = { at: this.monotonic(), clock: this.now(), command, words, server: this.runId };
     this.#log.push(entry);
@@ -136,14 +130,12 @@ export class Server {
     this.#histories += 1;
   }
 
-  /** A replica that has everything is promoted. */
   promote(skewMs: number): void {
     this.#lives += 1;
     this.#histories += 1;
     this.#skewMs += skewMs;
   }
 
-  /** FLUSHALL. */
   flush(): void {
     this.#forget();
     this.#log = [];
@@ -162,13 +154,12 @@ export class Server {
     const kept = this.#log.filter(({ at }) => at <= this.monotonic() - lostMs);
     this.#forget();
     this.#silent = true;
-    for (const entry of kept) {
+    for (const entry of kept)
       try {
         this.#run(entry);
       } catch {
         // Refused then as now.
       }
-    }
     this.#silent = false;
     this.#log = kept;
     this.#lives += 1;
@@ -177,14 +168,13 @@ export class Server {
     this.#watch.lost(`failover without the last ${lostMs.toFixed(0)} ms`);
   }
 
-  /** Sends that count now under a ceiling. */
   sendsOf(key: string): ReadonlyMap<string, number> {
     return this.#sends.get(`sluice:sends:{${key}}`) ?? new Map();
   }
 
   #forget(): void {
     this.#logs.lose();
-    this.#copies?.lose();
+    this.#copies.lose();
     this.#lanes.clear();
     this.#sends.clear();
     this.#days.clear();
@@ -194,19 +184,19 @@ export class Server {
   #run({ clock, command, words, server }: Command): unknown {
     const [key = '', ...argv] = words;
     switch (command) {
-      case scriptCommand('consume'):
+      case 'sluice_consume':
         return this.#consume(key, argv, clock);
-      case scriptCommand('giveback'):
+      case 'sluice_giveback':
         return this.#giveSlotBack(key, argv, clock);
-      case scriptCommand('slots'):
+      case 'sluice_slots':
         return this.#slots(key, argv, clock);
-      case scriptCommand('restore'):
+      case 'sluice_restore':
         return this.#restore(key, argv, clock);
-      case scriptCommand('presence'):
-        return this.#presence(argv, { now: clock, server });
-      case scriptCommand('takelane'):
+      case 'sluice_presence':
+        return this.#presence(argv, clock, server);
+      case 'sluice_takelane':
         return this.#takeLane(key, argv, clock);
-      case scriptCommand('freelane'):
+      case 'sluice_freelane':
         return this.#lanes.get(key)?.owner === argv[0] && this.#lanes.delete(key) ? 1 : 0;
       case 'info':
         return this.info();
@@ -224,7 +214,6 @@ export class Server {
     }
   }
 
-  /** takelane.lua */
   #takeLane(key: string, [owner = '', keepMs]: string[], clock: number): number | null {
     const known = this.#lanes.get(key);
     if (known !== undefined && known.until > clock && known.owner !== owner) return known.until - clock;
@@ -235,13 +224,11 @@ export class Server {
   /** Tells the copies of a new entry, and the replicas. */
   #onEntry(log: string, { channel, text }: { readonly channel: string; readonly text: string }): void {
     const entry = readEntry<LogEvent>(text);
-    if (entry !== null) this.#copies?.append(log, entry, !this.#silent);
+    if (entry !== null) this.#copies.append(log, entry, !this.#silent);
     if (this.#silent) return;
     this.bucketCommands += 1;
     this.#channels.publish(channel, text);
   }
-
-  // ---- ceilings: consume.lua, giveback.lua, slots.lua, restore.lua ------------------------------------------------
 
   #sendsAt(key: string): Map<string, number> {
     let sends = this.#sends.get(key);
@@ -257,30 +244,27 @@ export class Server {
 
   #consume(
     key: string,
-    [dayKey = '', minute = '', day = '', windowText = '', dayS = '', , ...calls]: string[],
+    [dayKey = '', minute = '', day = '', windowMs = '', dayS = '', , ...calls]: string[],
     clock: number,
   ): unknown[] {
-    const limits = { minute, day, windowText, dayS };
+    const [perMinute, perDay] = [minute, day].map((limit) => (limit === '' ? null : Number(limit)));
+    const limits = { perMinute: perMinute ?? null, perDay: perDay ?? null };
+    const of = { ...limits, key, dayKey, windowMs: Number(windowMs), dayMs: Number(dayS) * 1_000 };
     const dayLeft = (): unknown =>
       day === '' ? '' : Math.max(0, Number(day) - (this.#day(dayKey, clock)?.calls ?? 0));
     return calls.flatMap((id, at) =>
-      at % 2 === 0
-        ? [...this.#take({ key, dayKey }, limits, { id, late: calls[at + 1] ?? '' }, clock), dayLeft()]
-        : [],
+      at % 2 === 0 ? [...this.#take(of, id, Number(calls[at + 1]), clock), dayLeft()] : [],
     );
   }
 
   #take(
-    { key, dayKey }: { readonly key: string; readonly dayKey: string },
-    { minute, day, windowText, dayS }: Readonly<Record<'minute' | 'day' | 'windowText' | 'dayS', string>>,
-    { id, late }: { readonly id: string; readonly late: string },
-    clock: number,
+    { key, dayKey, perMinute, perDay, windowMs, dayMs }: Taking,
+    id: string,
+    lateMs: number,
+    now: number,
   ): unknown[] {
-    const [perMinute, perDay] = [minute === '' ? null : Number(minute), day === '' ? null : Number(day)];
-    const windowMs = Number(windowText);
     const sends = this.#sendsAt(key);
-    const now = clock;
-    const countedAt = Math.max(now + Number(late), ...sends.values());
+    const countedAt = Math.max(now + lateMs, ...sends.values());
     const times = (): number[] => [...sends.values()].toSorted((a, b) => a - b);
     const nextMs = (): string => String(Math.max(0, (times()[0] ?? now - windowMs) + windowMs - now));
     if (perMinute !== null) {
@@ -295,17 +279,12 @@ export class Server {
         return ['minute', sends.size, String(Math.max(0, freed + windowMs - now))];
       }
     }
-    const used = this.#day(dayKey, clock);
-    if (perDay !== null && (used?.calls ?? 0) >= perDay) {
-      return ['day', sends.size, String(Math.max(1, (used?.until ?? clock) - clock))];
-    }
+    const used = this.#day(dayKey, now);
+    const calls = used?.calls ?? 0;
+    if (perDay !== null && calls >= perDay)
+      return ['day', sends.size, String(Math.max(1, (used?.until ?? now) - now))];
     if (perMinute !== null) sends.set(id, countedAt);
-    if (perDay !== null) {
-      this.#days.set(dayKey, {
-        calls: (used?.calls ?? 0) + 1,
-        until: used?.until ?? clock + Number(dayS) * 1_000,
-      });
-    }
+    if (perDay !== null) this.#days.set(dayKey, { calls: calls + 1, until: used?.until ?? now + dayMs });
     if (!this.#silent) this.#watch.slotTaken(nameOf(key), id);
     return ['taken', perMinute === null ? 0 : sends.size, perMinute === null ? '0' : nextMs()];
   }
@@ -340,11 +319,7 @@ export class Server {
     return missing;
   }
 
-  /** presence.lua */
-  #presence(
-    [replica = '']: string[],
-    { now, server }: { readonly now: number; readonly server: string },
-  ): unknown {
+  #presence([replica = '']: string[], now: number, server: string): unknown {
     const wasSetBack = (this.#replicas.get(replica) ?? now) >= now + presenceLifeMs;
     for (const [each, at] of this.#replicas) if (at >= now + presenceLifeMs) this.#replicas.delete(each);
     const isNew = !this.#replicas.has(replica);

@@ -1,28 +1,24 @@
-/**
- * One history of several replicas: the product's own stores and queues in simulated processes, a Redis that acts as the
- * scripts do, a network and faults, on virtual time. Equal seeds give equal histories.
- */
+/** One history: the product's own stores and queues in simulated processes, over a simulated Redis, network and faults. Equal seeds give equal histories. */
 import type { TicketId } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
-import { drive, reserveMs, type DrivenCall, type SceneClock } from '../driver.ts';
-import type { Fault, Plan } from '../plan.ts';
-import { describedOf, entrySettingsOf } from '../rules.ts';
+import { drive, reserveMs } from '../driver.ts';
+import type { CallPlan, Fault, Plan } from '../plan.ts';
+import { describedOf, entrySettingsOf, keyed } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
 import { Upstream } from '../upstream.ts';
 import { balance, idleTimers } from './balance.ts';
-import { must, ReplicaLedger, type Call } from './ledger.ts';
+import { must, ReplicaLedger, type Call, type LedgerWorld } from './ledger.ts';
 import { Replica, type World } from './replica.ts';
 import { Server, type Channels } from './server.ts';
-import { Vacancy } from './vacancy.ts';
+import { isVacant } from './vacancy.ts';
 import { checkEveryMs, Watch } from './watch.ts';
 
 export interface History {
   readonly violations: readonly string[];
   readonly reached: ReadonlyMap<string, number>;
   readonly log: readonly string[];
-  /** The clock by which it took place, in words. */
   readonly origin: string;
   readonly calls: readonly Call[];
   readonly refused: readonly RefusedCall[];
@@ -40,13 +36,6 @@ const courseEveryMs = 500;
 /** A reload reaches every bucket that its replica has used lately, and the meters are read afterwards. Milliseconds. */
 const reloadMs = 2_500;
 
-interface Watcher {
-  check(now: number): void;
-  /** Absent: `checkEveryMs`. */
-  readonly everyMs?: () => number;
-}
-
-/** @param keepsLog also tell the story (`log`); without it a history takes less time. */
 export const run = (plan: Plan, keepsLog = false): Promise<History> => new Run(plan, keepsLog).toEnd();
 
 interface Course {
@@ -56,7 +45,6 @@ interface Course {
   readonly keepsLog?: boolean;
 }
 
-/** What became of the followed call in another course of the history. */
 export interface Followed {
   /** When it was first sent after the refusal; `null` = it was not. Milliseconds, as all times here. */
   readonly sentAt: number | null;
@@ -67,7 +55,6 @@ export interface Followed {
   readonly log: readonly string[];
 }
 
-/** What becomes of one call after a time. Nothing else of the history is judged. */
 export const follow = (plan: Plan, id: string, course: Course): Promise<Followed> =>
   new Run(plan, course.keepsLog === true).follow(id, course);
 
@@ -81,7 +68,6 @@ class Run {
   readonly #slots: Replica[] = [];
   readonly #all: Replica[] = [];
   #downs = 0;
-  /** Clients that will come back. */
   #absent = 0;
   #reloadedAt = -Infinity;
 
@@ -90,41 +76,37 @@ class Run {
     this.#chance = new Chance(plan.seed ^ 0x51ce);
     const clock = new FakeClock();
     this.#clock = clock;
-    const stalledMs = plan.faults.reduce((sum, fault) => sum + (fault.kind === 'pause' ? fault.ms : 0), 0);
+    const isAlone = plan.isAlone === true;
     const monotonic = (): number => clock.monotonic();
-    this.#ledger = new ReplicaLedger(plan, monotonic, keepsLog);
-    this.#ledger.allBackAfter = (at) =>
-      Math.max(
-        at,
-        ...this.#all.filter(({ process }) => process.alive).map((replica) => replica.backAfter(at)),
-      );
-    this.#ledger.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
+    const backAfter = (at: number): readonly number[] =>
+      this.#all.filter(({ process }) => process.alive).map((replica) => replica.backAfter(at));
+    const world: LedgerWorld = {
+      monotonic,
+      modelOf: (bucket) => this.#server.model(bucket),
+      onBusy: (ms, done) => void clock.outside(clock.monotonic() + ms, done),
+      onHeard: (bucket, now) => this.#upstreams.get(bucket)?.described?.hears(now),
+      allBackAfter: (at) => Math.max(at, ...backAfter(at)),
+    };
+    this.#ledger = new ReplicaLedger(plan, world, keepsLog);
     const channels: Channels = {
-      publish: (channel, text) => this.#publish(channel, text),
+      publish: (channel, text) => this.#all.forEach(({ connection }) => connection.hear(channel, text)),
       subscribers: (channel) => this.#all.filter(({ connection }) => connection.isOn(channel)).length,
     };
-    const storeMs = plan.isAlone === true ? clock.now() : plan.origin.ms;
-    const onDifference = (text: string): void => this.#ledger.broken(monotonic(), '15', text);
-    this.#server = new Server(this.#ledger, channels, {
-      monotonic,
-      originMs: storeMs,
-      copies: { leaseMs: plan.leaseMs, onDifference: plan.isAlone === true ? null : onDifference },
-    });
-    this.#ledger.modelOf = (bucket) => this.#server.model(bucket);
+    // Windows of the clock go by that of the store.
+    const originMs = isAlone ? clock.now() : plan.origin.ms;
+    const onDifference = isAlone ? null : (text: string) => this.#ledger.broken('15', text);
+    const copies = { leaseMs: plan.leaseMs, onDifference };
+    this.#server = new Server(this.#ledger, channels, { monotonic, originMs, copies });
+    const stalledMs = plan.faults.reduce((sum, fault) => sum + (fault.kind === 'pause' ? fault.ms : 0), 0);
+    const described = {
+      wayMs: plan.network.meanMs,
+      wallMs: originMs,
+      stalledMs: isAlone ? stalledMs : 0,
+      turnedAt: (at: number) => (isAlone ? (this.#slots[0]?.turnedAt(at) ?? at) : at),
+    };
     this.#upstreams = new Map(
-      plan.buckets.map((bucket) => {
-        const [one] = plan.isAlone === true ? [0] : [];
-        const described = describedOf(plan, bucket, {
-          wayMs: plan.network.meanMs,
-          // Windows of the clock go by that of the store.
-          wallMs: storeMs,
-          stalledMs: one === undefined ? 0 : stalledMs,
-          turnedAt: (at) => (one === undefined ? at : (this.#slots[one]?.turnedAt(at) ?? at)),
-        });
-        return [bucket.key, new Upstream(bucket, described)];
-      }),
+      plan.buckets.map((one) => [one.key, new Upstream(one, describedOf(plan, one, described))]),
     );
-    this.#ledger.onHeard = (bucket, now) => this.#upstreams.get(bucket)?.hears(now);
   }
 
   async toEnd(): Promise<History> {
@@ -137,14 +119,13 @@ class Run {
 
   async #toQuiet(): Promise<void> {
     const watch = new Watch(this.#ledger, this.#server, this.#upstreams);
-    await this.#until(() => this.#isOver(), maxMs, watch);
-    if (!this.#isOver()) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
-    await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, watch);
+    const check = (now: number): void => watch.check(now);
+    await this.#until(() => this.#isOver(), maxMs, check);
+    if (!this.#isOver()) this.#ledger.broken('10', 'the history does not end');
+    await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, check);
     // What is still on its way arrives.
-    await this.#until(() => false, 1_600, watch);
-    if (await this.#goesOn(watch)) {
-      this.#ledger.broken(this.#clock.monotonic(), '11', 'idle replicas go on touching buckets');
-    }
+    await this.#until(() => false, 1_600, check);
+    if (await this.#goesOn(check)) this.#ledger.broken('11', 'idle replicas go on touching buckets');
     balance({
       ledger: this.#ledger,
       clock: this.#clock,
@@ -160,42 +141,37 @@ class Run {
     this.#begin();
     const call = this.#ledger.call(id);
     const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
-    const vacancy = new Vacancy(this.#ledger, upstream);
     const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
     const isKnown = (): boolean => sent() !== null || call.state === 'ended';
     const untilMs = Math.min(until ?? maxCourseMs, maxCourseMs);
     let vacantAt: number | null = null;
     const check = (now: number): void => {
-      if (sent() === null && now > after) vacancy.check(call, now);
-      vacantAt = vacancy.since;
+      if (sent() !== null || now <= after) return;
+      vacantAt = isVacant(this.#ledger, upstream, call, now) ? (vacantAt ?? now) : null;
     };
     // Up to the refusal the same steps, for the same history.
     const everyMs = (): number => (this.#clock.monotonic() <= after ? checkEveryMs : courseEveryMs);
-    await this.#until(isKnown, untilMs, { check, everyMs });
+    await this.#until(isKnown, untilMs, check, everyMs);
     for (const { process } of this.#all) process.kill();
     const refused = this.#ledger.refusedCalls.find((each) => each.id === id) ?? null;
     return { sentAt: sent(), vacantAt, refused, log: this.#ledger.log };
   }
 
-  /** Everything that is planned is put on the clock. */
   #begin(): void {
     const { faults, calls, workspaces, replicas } = this.#plan;
     for (let slot = 0; slot < replicas; slot += 1) this.#start(slot);
     for (const fault of faults) this.#clock.outside(fault.at, () => this.#happen(fault));
-    for (const { id, at, slot } of calls) {
+    for (const { id, at, slot } of calls)
       if (at < Infinity) this.#clock.outside(at, () => this.#arrive(id, slot));
-    }
-    for (const { revokedAt } of workspaces) {
+    for (const { revokedAt } of workspaces)
       if (revokedAt < Infinity) this.#clock.outside(revokedAt, () => this.#recheckKeys());
-    }
     for (const [index, { at, latesMs }] of this.#plan.reloads.entries()) {
-      for (const [slot, lateMs] of latesMs.entries()) {
+      for (const [slot, lateMs] of latesMs.entries())
         this.#clock.outside(at + lateMs, () => this.#reload(slot, index + 1));
-      }
     }
-    for (const [bucket, upstream] of this.#upstreams) {
-      for (const at of upstream.changesAt)
-        this.#clock.outside(at, () => this.#ledger.isInUse(bucket) && upstream.hears(at));
+    for (const [bucket, { described }] of this.#upstreams) {
+      for (const at of described?.changesAt ?? [])
+        this.#clock.outside(at, () => this.#ledger.isInUse(bucket) && described?.hears(at));
     }
     this.#recheckAgain();
   }
@@ -204,11 +180,11 @@ class Run {
    * One replica after the other may send the command again whose reply it missed, each attempt may be carried out, and what
    * came too late for anybody is granted then and handed back: all that comes to an end.
    */
-  async #goesOn(watch: Watch): Promise<boolean> {
-    for (let check = 0; check < 3; check += 1) {
+  async #goesOn(check: (now: number) => void): Promise<boolean> {
+    for (let time = 0; time < 3; time += 1) {
       const commands = this.#server.bucketCommands;
       const since = this.#clock.monotonic();
-      await this.#until(() => false, 2_100, watch);
+      await this.#until(() => false, 2_100, check);
       if (!this.#isQuiet() || this.#server.bucketCommands <= commands + this.#plan.replicas) return false;
       // One that took Redis for lost and is back says so in its logs, and all others answer there.
       if (this.#all.some(({ process, modeSince }) => process.alive && modeSince > since)) return false;
@@ -216,12 +192,17 @@ class Run {
     return true;
   }
 
-  async #until(done: () => boolean, withinMs: number, watch: Watcher): Promise<void> {
+  async #until(
+    done: () => boolean,
+    withinMs: number,
+    check: (now: number) => void,
+    everyMs = () => checkEveryMs,
+  ): Promise<void> {
     const until = this.#clock.monotonic() + withinMs;
     const nextCheck = (): number | null => {
       if (done() || this.#clock.monotonic() >= until) return null;
-      const next = this.#clock.monotonic() + (watch.everyMs?.() ?? checkEveryMs);
-      this.#clock.outside(next, () => watch.check(next));
+      const next = this.#clock.monotonic() + everyMs();
+      this.#clock.outside(next, () => check(next));
       return next;
     };
     const first = nextCheck();
@@ -262,7 +243,6 @@ class Run {
     this.#all.push(replica);
   }
 
-  /** A replica reads the file that has changed, when its event loop turns. */
   #reload(slot: number, reloads: number): void {
     this.#reloadedAt = this.#clock.monotonic();
     const replica = this.#slots[slot];
@@ -270,14 +250,10 @@ class Run {
       const now = this.#clock.monotonic();
       const { rules } = this.#ledger;
       rules.takesOver(replica.name, reloads, now);
-      this.#ledger.reconfigured(replica.name, now);
+      this.#ledger.reconfigured(replica.name);
       const regime = rules.of(replica.name);
       replica.queue.reload(({ admission }) => entrySettingsOf(regime, admission.lane));
     });
-  }
-
-  #publish(channel: string, text: string): void {
-    for (const { connection } of this.#all) connection.hear(channel, text);
   }
 
   /** The balancer sends a call to a replica that takes calls, the planned one if it does. */
@@ -288,56 +264,33 @@ class Run {
     const call = this.#ledger.call(id);
     if (replica === undefined) {
       call.enteredAt = this.#clock.monotonic();
-      return this.#ledger.ended(id, 'nobody there', this.#clock.monotonic());
+      return this.#ledger.ended(id, 'nobody there');
     }
     this.#ledger.arrived(call, replica);
-    const bucket = must(
-      this.#plan.buckets.find(({ key }) => key === call.plan.lane.bucket),
-      call.plan.lane.bucket,
-    );
+    const bucket = keyed(this.#plan.buckets, call.plan.lane.bucket);
     const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
     const { process } = replica;
     let writesAt = -Infinity;
     // What a process was about to write when it was stopped and killed never leaves it.
-    const clock: SceneClock = {
-      now: () => process.now(),
-      monotonic: () => this.#clock.monotonic(),
-      after: (delayMs, run) => process.after(delayMs, run),
-      arrives: (at, run) => process.arrives(at, run),
-      outside: (at, run) => process.outside(at, () => process.killedAt < writesAt || run()),
-    };
+    const outside = (at: number, run: () => void) =>
+      process.outside(at, () => process.killedAt < writesAt || run());
     const freeze = (): number => {
-      const { quietFrom, frozenWrites } = this.#plan;
-      const isQuiet = quietFrom !== null && this.#clock.monotonic() >= quietFrom;
-      if (isQuiet || !this.#chance.happens(frozenWrites)) return 0;
+      if (!this.#chance.happens(this.#plan.frozenWrites)) return 0;
       this.#ledger.reach('stopped before a write');
       const ms = this.#plan.leaseMs + this.#chance.between(1_000, 6_000);
       replica.pause(ms);
       writesAt = this.#clock.monotonic() + ms;
       return ms;
     };
-    replica.process.arrives(this.#clock.monotonic(), () => {
-      const scene = {
-        clock,
-        chance: this.#chance,
-        ledger: this.#ledger,
-        queue: replica.queue,
-        ownTime: () => process.monotonic(),
-        upstream,
-        bucket,
-        lastArrival: replica.lastArrival,
-        settings: () => entrySettingsOf(this.#ledger.rules.of(replica.name), call.plan.lane.key),
-        freeze,
-        comesBack: (refused: DrivenCall, ticket: TicketId, retryInMs: number) =>
-          this.#comeBack(refused, { ticket, retryInMs, slot }),
-      };
-      void drive(scene, call);
-    });
+    const comesBack = (ticket: TicketId, retryInMs: number): void =>
+      this.#comeBack(call.plan, { ticket, retryInMs, slot });
+    const of = { call, replica, bucket, upstream, chance: this.#chance, ledger: this.#ledger };
+    process.arrives(this.#clock.monotonic(), () => void drive({ ...of, outside, freeze, comesBack }));
   }
 
   /** To the next replica, and to the one after it at once where the client sends its ticket twice. */
   #comeBack(
-    { plan }: DrivenCall,
+    plan: CallPlan,
     told: { readonly ticket: TicketId; readonly retryInMs: number; readonly slot: number },
   ): void {
     const { lateMs = null, isTwice = false } = plan.reserves ?? {};
@@ -359,7 +312,7 @@ class Run {
 
   #happen(fault: Fault): void {
     const now = this.#clock.monotonic();
-    this.#ledger.note(now, `FAULT ${JSON.stringify(fault)}`);
+    this.#ledger.note(`FAULT ${JSON.stringify(fault)}`);
     this.#ledger.reach(`fault ${fault.kind}`);
     const later = (ms: number, run: () => void): void => void this.#clock.outside(now + ms, run);
     switch (fault.kind) {
@@ -370,7 +323,7 @@ class Run {
         if (replica === undefined || !replica.process.alive) return;
         replica.kill();
         this.#ledger.rules.ends(replica.name, now);
-        for (const call of this.#callsOf(replica)) this.#ledger.killed(call, now);
+        for (const call of this.#callsOf(replica)) this.#ledger.killed(call);
         if (fault.ms < Infinity) later(fault.ms, () => this.#start(fault.slot));
         return;
       }

@@ -1,7 +1,4 @@
-/**
- * What only time shows, looked at every 50 ms: a bucket with room grants within milliseconds, or within a tick where
- * something was lost (6); a waiting call is known to Redis within a tick (7); nobody waits beyond its deadline (10).
- */
+/** What only time shows, looked at every 50 ms: a bucket with room grants (6), a waiting call is known to Redis (7), nobody waits beyond its deadline (10). */
 import { sendableUntil } from '../driver.ts';
 import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { StoredBucket } from './log-copies.ts';
@@ -68,14 +65,11 @@ export class Watch {
         ? tickMs
         : lossyMs;
     if (now - from <= withinMs) return;
-    this.#ledger.broken(now, '6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
+    this.#ledger.broken('6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
     this.#idleSince.set(model.key, { due: dueIn, from: now + 60_000 });
   }
 
-  /**
-   * A lease or a ticket whose call is over goes within a tick, unless its fate is unknown (9). Where commands arrive late,
-   * what they leave behind goes when its turn comes, or with its lease.
-   */
+  /** A lease or a ticket whose call is over goes within a tick, or with its lease where commands arrive late, unless its fate is unknown (9). */
   #keepsNothing({ key, bucket }: StoredBucket, now: number): void {
     const left = new Set<string>();
     for (const { id, lease: token } of bucket?.tickets.values() ?? []) {
@@ -88,33 +82,23 @@ export class Watch {
       const from = this.#leftSince.get(`${key} ${id}`) ?? now;
       this.#leftSince.set(`${key} ${id}`, from);
       if (now - from <= 1_000) continue;
-      this.#ledger.broken(
-        now,
-        '9',
-        `${id} is over since ${from.toFixed(0)}, and Redis keeps ${token ?? 'it'}`,
-      );
+      this.#ledger.broken('9', `${id} is over since ${from.toFixed(0)}, and Redis keeps ${token ?? 'it'}`);
       this.#leftSince.set(`${key} ${id}`, now + 60_000);
     }
-    for (const each of this.#leftSince.keys()) {
+    for (const each of this.#leftSince.keys())
       if (each.startsWith(`${key} `) && !left.has(each)) this.#leftSince.delete(each);
-    }
   }
 
-  /** Replicas that run and have a call waiting in the bucket. */
   #helpers(model: StoredBucket): Replica[] {
     const helpers = new Set<Replica>();
     for (const { replica, state, plan } of this.#ledger.calls.values()) {
       if (state !== 'waiting' || replica === null || plan.lane.bucket !== model.key) continue;
       if (model.bucket?.tickets.get(ticketId(plan.id))?.lease !== null) continue;
       const { process, connection, mode } = replica;
-      const runs = process.alive && process.pausedUntil < this.#now() - 50;
+      const runs = process.alive && process.pausedUntil < this.#server.monotonic() - 50;
       if (runs && connection.isWhole && mode === 'redis') helpers.add(replica);
     }
     return [...helpers];
-  }
-
-  #now(): number {
-    return this.#server.monotonic();
   }
 
   /** Without Redis, what nothing but the bucket holds back goes on at this replica's share. */
@@ -140,18 +124,14 @@ export class Watch {
     const keptUntil = this.#ledger.keptUntil.get(bucket) ?? 0;
     const since = Math.max(replica.modeSince, enteredAt, replica.resumedAt, closedUntil, keptUntil, sentAt);
     if (now < replica.process.pausedUntil || now - since <= 2 * windowMs + 3_000) return;
-    this.#ledger.broken(
-      now,
-      '6',
-      `${plan.id} waits at ${replica.name}, which goes on alone since ${since.toFixed(0)}`,
-    );
+    const where = `${replica.name}, which goes on alone since ${since.toFixed(0)}`;
+    this.#ledger.broken('6', `${plan.id} waits at ${where}`);
   }
 
   #forget(id: string): void {
     if (this.#unknownSince.size === 0) return;
-    for (const each of this.#unknownSince.keys()) {
+    for (const each of this.#unknownSince.keys())
       if (each.startsWith(`${id} `)) this.#unknownSince.delete(each);
-    }
   }
 
   #holdsGrant(call: Call): boolean {
@@ -164,7 +144,7 @@ export class Watch {
     if (!replica.process.alive) return;
     const since = Math.max(sendableUntil(call), replica.resumedAt);
     if (now > replica.process.pausedUntil && now - since > overdueMs) {
-      this.#ledger.broken(now, '10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
+      this.#ledger.broken('10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
       call.enteredAt = now;
     }
     if (replica.mode === 'local') this.#goesOnAlone(call, replica, now);
@@ -173,9 +153,7 @@ export class Watch {
     const runs = replica.connection.isWhole && now >= replica.process.pausedUntil && replica.mode === 'redis';
     const isKnown = ticket !== undefined && ticket.lease === null;
     const state = `${id} ${ticket === undefined ? 'unknown' : ticket.lease}`;
-    if (isKnown || !runs || now - replica.modeSince < 1_000) {
-      return this.#forget(id);
-    }
+    if (isKnown || !runs || now - replica.modeSince < 1_000) return this.#forget(id);
     const from = this.#unknownSince.get(state) ?? now;
     this.#unknownSince.set(state, from);
     const clean = replica.undisturbedSince(now) <= from - 1_000;
@@ -195,7 +173,7 @@ export class Watch {
     if (now < heldUntil || now - from <= withinMs) return;
     const what =
       ticket === undefined ? 'is not known to Redis' : `holds a grant (${ticket.lease}) it does not use`;
-    this.#ledger.broken(now, ticket === undefined ? '7' : '6', `${id} ${what} since ${from.toFixed(0)}`);
+    this.#ledger.broken(ticket === undefined ? '7' : '6', `${id} ${what} since ${from.toFixed(0)}`);
     this.#unknownSince.set(state, now + 60_000);
   }
 }
