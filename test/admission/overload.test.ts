@@ -2,7 +2,7 @@
  * Twice the load of a workspace's ceiling, on virtual time: calls that can be sent are sent, and the others are refused at once. Over
  * several replicas the product's own stores run against the Redis of the simulation.
  */
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { LogEvent } from '../../src/limiter/over-log/state.ts';
