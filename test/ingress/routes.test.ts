@@ -113,6 +113,11 @@ describe('the response to a call', () => {
     expect([ends, body.destroyed, server.bugs]).toEqual([['upstream_cut'], true, []]);
   });
 
+  test('has one word about trying again: ours goes before that of the upstream', async () => {
+    const server = await answering({ status: 500, fields: ['X-Should-Retry', 'true'], shouldRetry: false });
+    expect((await get(server)).headers['x-should-retry']).toBe('false');
+  });
+
   test('has no body for a refused HEAD', async () => {
     const { data } = await failing(new Refusal('target_missing'));
     const { status, headers, text } = await request(data.server).head('/proxy');
