@@ -157,7 +157,7 @@ export class Activity {
     const own = await gateway.ceilings(workspaceId, upstream);
     const calls = hour.calls(name);
     const byMinute = hour.byMinute(name);
-    /** The same of this workspace's calls alone. */
+    /** What the words are made of, of this workspace's calls alone. */
     const ownState: UpstreamState = {
       upstream,
       condition: state?.condition ?? { kind: 'taking' },

@@ -20,6 +20,7 @@ const farMs = freshMs / 2;
 const farReplies = 3;
 /** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
 const maxLateMs = 2_000;
+
 /** The reply of a ceiling that was asked for a slot. */
 export type SlotReply = TakenSlot | RefusedSlot;
 

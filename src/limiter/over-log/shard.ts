@@ -5,8 +5,8 @@
  *                                    ├─ waits … granted by a later entry ─┐
  *                                    └─ granted ──────────────────────────┴─ guard of its lane ─ sent ─ settled
  *
- * Owns: the calls and their states; in which copy they are (that of the shared log, or that of this replica's own while the shared one is away, `alone.ts`); what becomes of
- * them where entries were lost. Does not own: any decision (`fold.ts`), how entries come (`log/`).
+ * Owns: the calls and their states; in which copy they are (that of the shared log, or of this replica's own while the shared one is
+ * away, `alone.ts`); what becomes of them where entries were lost. Does not own: any decision (`fold.ts`), how entries come (`log/`).
  * Keeps: a call is sent after this replica has applied the entry that grants it; a refusal out of the copy writes nothing (11). After a
  * loss a call that waits is in its lane again at its position (7), one that was sent holds its place and is not sent again (8), and nothing
  * stays in the state that no call here stands behind (9).
