@@ -46,7 +46,7 @@ module.exports = {
       to: {
         pathNot: [
           '\\.policy\\.ts$',
-          '^src/(call|errors|bucket|ids|limiter/limiter|config/(settings|defaults)|telemetry/events)\\.ts$',
+          '^src/(call|errors|bucket|ids|time-units|limiter/limiter|config/(settings|defaults)|telemetry/events)\\.ts$',
           'node_modules/(ipaddr|graphql)',
           // What a body decodes to depends on its bytes alone.
           '^zlib$',

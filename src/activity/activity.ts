@@ -18,10 +18,11 @@ import {
   type LimitState,
   type UpstreamState,
 } from './answer.policy.ts';
-import { hourOf, lastMinuteOf, minuteMs, without, type Cell } from './cell.policy.ts';
+import { hourOf, lastMinuteOf, without, type Cell } from './cell.policy.ts';
 import { Headrooms, type LimitsSource } from './headrooms.ts';
 import { keptMinutes, type CellName, type Hour, type Recorder } from './recorder.ts';
 import type { CeilingState, GatewayState, InForce } from './shape.ts';
+import { dayMs, minuteMs } from '../time-units.ts';
 
 export interface ActivityParts {
   readonly clock: Clock;
@@ -64,7 +65,6 @@ const maxLabels = 100;
 const shownMinutes = 15;
 /** Ceilings shown of an upstream: the fullest. */
 const shownCeilings = 3;
-const dayMs = 1_440 * minuteMs;
 
 export class Activity {
   readonly headrooms: Headrooms;

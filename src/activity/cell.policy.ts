@@ -5,8 +5,7 @@
 import type { Costs } from '../call.ts';
 import { heldByReasons, roomRefusals, shedReasons } from '../errors.ts';
 import { outcomes, type EndedFact } from '../telemetry/events.ts';
-
-export const minuteMs = 60_000;
+import { minuteMs } from '../time-units.ts';
 
 /** Upper bounds of the wait histogram but for the last, which has none; milliseconds. */
 const waitBoundsMs = [

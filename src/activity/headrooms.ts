@@ -17,6 +17,7 @@ import {
 } from './headroom.policy.ts';
 import type { Hour, Recorder } from './recorder.ts';
 import type { InForce, LaneInForce } from './shape.ts';
+import { hourMs } from '../time-units.ts';
 
 /** The limits of upstreams. */
 export interface LimitsSource {
@@ -33,7 +34,6 @@ export interface LimitsSource {
 const goodMs = 15_000;
 /** Lanes of an upstream that are replayed one by one: those with the fullest ceilings, and as many of those with most calls. */
 const apartOfEach = 10;
-const hourMs = 3_600_000;
 /** A call counts in a rolling window until the last moment at which its upstream may count it, about this much longer (`window-log.policy.ts`): as if the limit were as much lower. */
 const rollingMargin = 1.03;
 

@@ -7,7 +7,8 @@
 import type { Costs } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink, LiveLane } from '../telemetry/events.ts';
-import { Cell, minuteMs, sumOf } from './cell.policy.ts';
+import { Cell, sumOf } from './cell.policy.ts';
+import { minuteMs } from '../time-units.ts';
 
 /** `<upstream>` for all calls to it, `<upstream> <label>` for those of one workspace. Neither part has a blank. */
 export type CellName = string;

@@ -10,7 +10,7 @@ import { digest } from '../identity.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { kindOf } from '../redis/health.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
-import { Cell, minuteMs } from './cell.policy.ts';
+import { Cell } from './cell.policy.ts';
 import {
   addCalls,
   keptMinutes,
@@ -22,6 +22,7 @@ import {
   type Publication,
   type SharedActivity,
 } from './recorder.ts';
+import { minuteMs } from '../time-units.ts';
 
 /** What was read is used again for so long; minutes that are over for longer, because only a replica that had lost Redis still changes them. Milliseconds. */
 const goodMs = 2_000;

@@ -10,9 +10,7 @@ import type {
   WorkspaceSettings,
 } from '../config/settings.ts';
 import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
-
-const minuteMs = 60_000;
-const dayMs = 86_400_000;
+import { minuteMs, dayMs } from '../time-units.ts';
 
 /** Settings are frozen, so that what is made of them is made once. */
 function memo<Settings extends object, Made>(

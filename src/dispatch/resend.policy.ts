@@ -123,7 +123,7 @@ export type ResendDecision = Closing &
   );
 
 /** The wait before a commerce REST call is sent again after a refusal without a hint, at least. Milliseconds. */
-const minuteMs = 60_000;
+const minCommerceWaitMs = 60_000;
 /** The first wait after a refusal without a hint, and the longest. Milliseconds. */
 const firstHintlessMs = 1_000;
 const maxHintlessMs = 30_000;
@@ -182,7 +182,7 @@ function afterRate(
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
   // an order limit or the like, which lasts a minute.
   const isSlow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
-  const fixedMs = input.hintlessMs ?? (isSlow ? minuteMs : null);
+  const fixedMs = input.hintlessMs ?? (isSlow ? minCommerceWaitMs : null);
   return within(input, {
     cause: 'hintless',
     maxResends: isSlow ? 2 : isAlone ? 3 : Infinity,

@@ -11,6 +11,7 @@
 import type { TimeUnit } from '../config/settings.ts';
 import { meaningOfWords } from '../words.policy.ts';
 import { parseJson, stringAt } from './feedback/json.policy.ts';
+import { secondMs } from '../time-units.ts';
 
 /** The two clocks an instant can be measured against. */
 export interface ResponseTime {
@@ -25,7 +26,6 @@ const answeredAtMs = ({ date, now }: ResponseTime): number => instantMs(date?.tr
 
 /** No spelling of a time is longer. Characters. */
 const maxText = 128;
-const secondMs = 1_000;
 const decimal = /^\+?(?:\d+(?:\.\d*)?|\.\d+)(?:e\+?\d{1,2})?$/i;
 const grouped = /^\d{1,3}(?:,\d{3})+(?:\.\d*)?$/;
 const firstEpochMs = 1e12;

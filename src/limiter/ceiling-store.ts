@@ -31,6 +31,7 @@ import {
 } from './policy/ceiling.policy.ts';
 import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.policy.ts';
 import type { RedisCeilings } from './redis/ceilings.ts';
+import { dayMs } from '../time-units.ts';
 
 /** A slot that was taken, to be given back when the call is not sent after all. */
 export interface Slot {
@@ -243,8 +244,6 @@ export class CeilingStore {
 const isNone = ({ perMinute, perDay }: CeilingRef): boolean => perMinute === null && perDay === null;
 
 // What this process counts: the sliding log of the minute and the fixed window of the day. Keys whose windows are over are forgotten
-
-const dayMs = 86_400_000;
 
 /** The send time under the minute ceiling, and when the day began that counts the call; `null` = not taken. */
 export interface LocalSlot {

@@ -11,6 +11,7 @@ import type { LogSettings } from '../config/settings.ts';
 import type { Clock, Random } from '../clock.ts';
 import { wordsOf } from '../words.policy.ts';
 import type { CallOutcome, Log, LogFields } from './events.ts';
+import { minuteMs } from '../time-units.ts';
 
 /** A field with one of these names never shows its value. */
 const secretFields = new Set(
@@ -40,7 +41,6 @@ const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
 
 /** Lines of calls without a valid API key in a minute, at most. */
 const maxLinesOfStrangers = 10;
-const minuteMs = 60_000;
 
 export interface LoggerParts {
   readonly clock: Clock;

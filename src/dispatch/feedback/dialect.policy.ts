@@ -29,11 +29,10 @@ import {
   type Reading,
 } from './limits.policy.ts';
 import type { ResponseReader } from './response.policy.ts';
+import { secondMs, dayMs } from '../../time-units.ts';
 
 /** A refusal that states no wait is taken to last for the shortest described window, but no longer than this. Milliseconds. */
 const maxGuessMs = 60_000;
-const secondMs = 1_000;
-const dayMs = 86_400_000;
 /** How much of a body a described pattern is looked for in, and the longest name of a quota. Characters. */
 const maxText = 2_000;
 const maxName = 128;

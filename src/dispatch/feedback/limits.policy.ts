@@ -9,6 +9,7 @@
 import type { MeterName, MeterReport } from '../../call.ts';
 import type { TimeUnit } from '../../config/settings.ts';
 import { singleValues, timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
+import { secondMs, minuteMs, hourMs, dayMs } from '../../time-units.ts';
 
 /** One limit as a response's fields spell it; `null` members were absent or unusable. */
 export interface Reading {
@@ -68,8 +69,6 @@ export function reset(
     resetGrainMs: /\d[a-zµμ]+$/.test(value.trim()) ? 1 : 1000,
   };
 }
-
-const [secondMs, minuteMs, hourMs, dayMs] = [1_000, 60_000, 3_600_000, 86_400_000];
 
 /** True where some field may state a limit; most responses of most APIs state none. */
 function mayState(fields: Fields): boolean {

@@ -9,6 +9,7 @@ import type { MeterName, QuotaScope } from '../../call.ts';
 import { providerError, type ProviderError } from '../../provider-error.policy.ts';
 import { meaningOfWords, wordsOf } from '../../words.policy.ts';
 import { given, isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
+import { dayMs, hourMs, minuteMs, secondMs } from '../../time-units.ts';
 
 /**
  * `quota` money or a spend cap · `unclear` payment asked for in words that are not known · `too_large` the call asks for too much · `daily` a day's quota that the provider says not to wait for ·
@@ -327,14 +328,13 @@ interface ProviderRefusal {
   readonly message?: Partial<LimiterMessage>;
 }
 
-const minuteMs = 60_000;
 /** Windows by the words in which sentences name them. */
 const windowsMs: Readonly<Record<string, number>> = {
-  second: 1_000,
+  second: secondMs,
   min: minuteMs,
   minute: minuteMs,
-  hour: 3_600_000,
-  day: 86_400_000,
+  hour: hourMs,
+  day: dayMs,
 };
 
 /** What is said of a limit of tokens or, else, of requests. */

@@ -6,6 +6,7 @@
  * Pure; `now` is an argument. The Redis script of the ceiling mirrors these functions.
  */
 import type { CeilingKey } from '../../ids.ts';
+import { dayMs } from '../../time-units.ts';
 
 /**
  * One minute, plus room for the difference between how long two calls are under way: the promise is about what
@@ -156,8 +157,6 @@ export interface CeilingState {
   /** Milliseconds until a slot comes free; of a day, until its end. */
   readonly nextSlotMs: number;
 }
-
-const dayMs = 86_400_000;
 
 export function dayLeft({ day }: CeilingView, perDay: number, now: number): DayLeft {
   if (day === null) return { calls: perDay, endsInMs: dayMs };

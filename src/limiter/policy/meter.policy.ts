@@ -19,6 +19,7 @@ import {
   windowWaitMs,
   type WindowLog,
 } from './window-log.policy.ts';
+import { secondMs, minuteMs, hourMs, dayMs } from '../../time-units.ts';
 
 // Names
 
@@ -56,11 +57,6 @@ export function costEntries(costs: Costs): [MeterName, number][] {
 }
 
 // Data
-
-const secondMs = 1_000;
-const minuteMs = 60_000;
-const hourMs = 3_600_000;
-const dayMs = 86_400_000;
 
 /** `limit` units in each window of this length, milliseconds. */
 export interface Quota {

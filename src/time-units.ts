@@ -1,0 +1,5 @@
+/** Units of time, in milliseconds. */
+export const secondMs = 1_000;
+export const minuteMs = 60_000;
+export const hourMs = 3_600_000;
+export const dayMs = 86_400_000;
