@@ -4,6 +4,7 @@ import type { Call, UpstreamResponse } from '../../src/call.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
+import type { Settings } from '../../src/config/settings.ts';
 import { attempt, type Dispatcher, type Sending } from '../../src/dispatch/dispatcher.ts';
 import { Refusal } from '../../src/errors.ts';
 import { createGateway } from '../../src/gateway.ts';
@@ -16,7 +17,6 @@ import { FakeClock } from '../support/fake-clock.ts';
 export interface Arrival {
   readonly at: number;
   readonly workspace: string;
-  readonly upstream: string;
   readonly serviceMs: number;
   /** What it asks for, and takes in the end, of a language model. */
   readonly tokens?: { readonly asked: number; readonly taken: number };
@@ -40,73 +40,59 @@ interface UpstreamQuota {
 }
 
 export interface Scene {
-  /** Of `upstreams:` and of each workspace beside its keys, as in `gatewayYaml`. */
-  readonly upstreams: string;
+  /** What the configuration says of the upstream, and of each workspace beside its keys: YAML flow style. */
+  readonly api: string;
   readonly workspaces: Readonly<Record<string, string>>;
-  readonly quotas: Readonly<Record<string, UpstreamQuota>>;
+  readonly quota: UpstreamQuota;
 }
 
 const labelKey = 'a label key for tests only';
-export const labelOf = (workspace: string): string => workspaceLabel(labelKey, workspace);
+/** One for each workspace. */
+const keys: Readonly<Record<string, ReturnType<typeof createKey>>> = {
+  acme: createKey(),
+  bell: createKey(),
+  cobalt: createKey(),
+};
 
-const keys = new Map<string, ReturnType<typeof createKey>>();
-function keyOf(workspace: string): ReturnType<typeof createKey> {
-  let key = keys.get(workspace);
-  if (key === undefined) keys.set(workspace, (key = createKey()));
-  return key;
+export function settingsOf({ api, workspaces }: Scene): Settings {
+  const of = Object.entries(workspaces).map(
+    ([name, more]) => `${name}: { keys: [{ hash: "${keys[name]?.hash}" }], ${more} }`,
+  );
+  const text = `privacy: { labelKey: "${labelKey}" }
+upstreams: { api: { origins: ["https://api.example.com"], ${api} } }
+workspaces: { ${of.join(', ')} }`;
+  return parseSettings(text, { path: 'test.yaml', env: {} });
 }
-
-export const yamlOf = ({ upstreams, workspaces }: Pick<Scene, 'upstreams' | 'workspaces'>): string =>
-  [
-    `privacy: { labelKey: "${labelKey}" }`,
-    `upstreams:\n${upstreams}`,
-    'workspaces:',
-    ...Object.entries(workspaces).map(
-      ([name, more]) => `  ${name}:\n    keys: [{ hash: "${keyOf(name).hash}" }]\n${more}`,
-    ),
-  ].join('\n');
 
 /** Plays all arrivals to their ends. Resolves with the recording of them. */
 export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]): Promise<string> {
   const clock = new FakeClock();
-  const settings = parseSettings(yamlOf(scene), { path: 'test.yaml', env: {} });
-  const telemetry = new RunningTelemetry(settings, {
-    clock,
-    random: systemRandom,
-    destination: { write: () => {} },
-  });
+  const settings = settingsOf(scene);
+  const destination = { write: () => {} };
+  const telemetry = new RunningTelemetry(settings, { clock, random: systemRandom, destination });
   const recorder = new Recorder({
     clock,
     settings: () => settings,
-    labelOf,
+    labelOf: (workspace) => workspaceLabel(labelKey, workspace),
     buckets: () => parts.pressure.buckets(),
   });
   const { parts } = createGateway({ settings, clock, random: systemRandom, telemetry, recorder });
-  const upstreams = new Map(
-    Object.entries(scene.quotas).map(([name, quota]) => [name, new CountingUpstream(clock, quota)]),
-  );
-  const dispatcher = {
-    send(sending: Sending) {
-      const upstream = upstreams.get(sending.prepared.route.upstream.name);
-      return sendTo(upstream ?? new CountingUpstream(clock, {}), sending, clock);
-    },
-  } as unknown as Dispatcher;
-  const pipeline = new Pipeline({ ...parts, dispatcher });
+  const upstream = new CountingUpstream(clock, scene.quota);
+  const dispatcher: unknown = { send: (sending: Sending) => sendTo(upstream, sending, clock) };
+  const pipeline = new Pipeline({ ...parts, dispatcher: dispatcher as Dispatcher });
   const recording = await record(recorder);
   let open = arrivals.length;
+  const bugs: unknown[] = [];
   for (const arrival of arrivals)
     clock.arrives(arrival.at, () => {
-      const raise = (bug: unknown): never => {
-        throw bug;
-      };
       play(pipeline, clock, arrival)
-        .finally(() => (open -= 1))
-        .catch((bug: unknown) => clock.arrives(clock.monotonic(), () => raise(bug)));
+        .then(() => (open -= 1))
+        .catch((bug: unknown) => bugs.push(bug));
     });
   await clock.run(10 * 600_000, () => {
-    if (open === 0) clock.halt();
+    if (open === bugs.length) clock.halt();
   });
-  if (open > 0) throw new Error(`${open} calls have not ended`);
+  if (open > 0) throw new Error(`${open} calls have not ended`, { cause: bugs[0] });
   await parts.stores.close();
   return recording();
 }
@@ -132,12 +118,12 @@ async function record(recorder: Recorder): Promise<() => string> {
 const promptTokens = 5;
 
 async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Promise<void> {
-  const { upstream, workspace, tokens, fields = {} } = arrival;
+  const { workspace, tokens, fields = {} } = arrival;
   const messages = [{ role: 'user', content: 'hello' }];
   const asking = JSON.stringify({ model: 'm', max_tokens: tokens?.asked, messages });
   const sent = {
     host: 'gateway',
-    authorization: `Bearer ${keyOf(workspace).key}`,
+    authorization: `Bearer ${keys[workspace]?.key}`,
     'content-type': 'application/json',
     'x-service-ms': String(arrival.serviceMs),
     'x-tokens': String(tokens?.taken ?? 0),
@@ -150,7 +136,7 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
     receivedAt: clock.monotonic(),
     method: tokens === undefined ? 'GET' : 'POST',
     form: 'via',
-    rawUrl: `/via/${upstream}/v1/chat/completions`,
+    rawUrl: '/via/api/v1/chat/completions',
     rawFields: Object.entries(sent).flat(),
     clientGone: new AbortController().signal,
     readBody: () => Promise.resolve({ bytes, replayable: true, completeAt: null }),
