@@ -26,7 +26,6 @@ const long = [
   'test/sdk/python-clients.test.ts',
   'test/sdk/reservations.test.ts',
   'test/simulation/metering/bursts.test.ts',
-  'test/simulation/metering/outside.test.ts',
   'test/simulation/metering/windows.test.ts',
   'test/simulation/replicas/crowds.test.ts',
   'test/wire/fuzz.test.ts',

@@ -1,10 +1,23 @@
-/** Bursts before an upstream's bucket on a busy machine: no call is refused, and a burst takes at most 2 % longer than it must. Virtual time. */
-import { expect, test } from '@jest/globals';
+/**
+ * Calls before an upstream's bucket, on a busy machine, or beside another client: how many are refused, and how much longer all take than
+ * they must. Virtual time.
+ */
+import { describe, expect, test } from '@jest/globals';
 import { originOf } from '../../support/origins.ts';
-import { run, type Range, type Scene } from './paced-run.ts';
-import { commerce, leaky, model } from './upstreams.ts';
+import { run, type Fleet, type Range, type Scene } from './paced-run.ts';
+import {
+  commerce,
+  inBursts,
+  inLargeBursts,
+  irregular,
+  leaky,
+  model,
+  silent,
+  steady,
+  type Outsider,
+} from './upstreams.ts';
 
-type Between = 'dialect' | 'wayMs' | 'serviceMs' | 'maxInFlight' | 'stalls' | 'delayed';
+type Between = 'dialect' | 'wayMs' | 'serviceMs' | 'maxInFlight' | 'stalls' | 'delayed' | 'fleet';
 interface Burst extends Pick<Scene, Between> {
   readonly limit: number;
   readonly statedLimit?: number;
@@ -13,6 +26,8 @@ interface Burst extends Pick<Scene, Between> {
   readonly overMs: number;
   /** Units used at the start that the limiter does not know of. */
   readonly usedBefore?: number;
+  /** Another client, which takes a share of what the upstream serves. */
+  readonly comes?: Outsider;
 }
 
 const chats: Burst = {
@@ -34,20 +49,24 @@ const orders: Burst = {
   maxInFlight: 1,
   serviceMs: [50, 150],
 };
+/** The share that another client takes. */
+const share = 0.3;
 
+/** `ratio`: the time from the first arrival to the last by what the quota allows at least. */
 function measure(burst: Burst, seed: number) {
-  const { limit, statedLimit = limit, windowMs, calls, overMs, usedBefore = 0, ...between } = burst;
+  const { limit, statedLimit = limit, windowMs, calls, overMs, usedBefore = 0, comes, ...between } = burst;
   const scene = {
     ...between,
     counter: () => leaky(limit, windowMs, usedBefore),
     stated: [{ meter: 'requests', limit: statedLimit, windowMs }] as const,
     calls: Array.from({ length: calls }, (_, at) => (at * overMs) / calls),
+    ...(comes === undefined ? {} : { outsider: { comes, share, windowMs } }),
   };
-  const { arrivals, lastWait } = run(scene, seed, originOf(seed, seed / 10).ms);
+  const { arrivals, outside, lastWait } = run(scene, seed, originOf(seed, seed / 10).ms);
   const served = arrivals.filter(({ admitted }) => admitted).map(({ at }) => at);
   const firstAt = arrivals[0]?.at ?? 0;
   const usedAtFirst = Math.max(0, usedBefore - (firstAt * limit) / windowMs);
-  const minMs = (Math.max(0, calls + usedAtFirst - limit) * windowMs) / limit;
+  const minMs = (Math.max(0, calls + outside + usedAtFirst - limit) * windowMs) / limit;
   const fates = { seed, succeeded: served.length, refused: arrivals.length - served.length };
   return { served, lastWait, fates, ratio: ((served.at(-1) ?? 0) - firstAt) / minMs };
 }
@@ -133,4 +152,90 @@ test('a burst into a bucket that others have used up is refused once, and then g
   expect(served[0]).toBeGreaterThanOrEqual(6_000);
   expect(served[0]).toBeLessThan(6_300);
   expect(served[2]).toBeLessThan(18_000 * 1.02);
+});
+
+/** As many calls as a full bucket takes at once, and as are left to Sluice in so many seconds at the rate of the upstream. */
+const quota = (of: Burst, seconds: number): Burst => ({
+  ...of,
+  overMs: 2_000,
+  calls: Math.round(of.limit + (1 - share) * ((seconds * 1000 * of.limit) / of.windowMs)),
+});
+const sixHundred = quota(chats, 240);
+const quotas: readonly (readonly [string, Burst])[] = [
+  ['60 a minute', quota({ ...chats, limit: 60 }, 600)],
+  ['600 a minute', sixHundred],
+  ['6,000 a minute', quota({ ...chats, limit: 6_000 }, 120)],
+  ['40 and 2 a second', quota(orders, 600)],
+];
+
+/** `seldom`: so many of the runs may have one refusal more. */
+function expectAtMost(
+  burst: Burst,
+  max: { readonly refused: number; readonly ratio: number },
+  seldom = 0,
+): void {
+  // Seeds that follow each other have other origins of the clock.
+  const measured = seeds.slice(0, burst.limit > 600 ? 2 : 3).map((seed) => {
+    const { fates, ratio } = measure(burst, seed);
+    return { ...fates, ratio };
+  });
+  const isTooMuch = ({ succeeded, refused, ratio }: (typeof measured)[number]): boolean =>
+    succeeded < burst.calls || refused > max.refused + 1 || ratio > max.ratio;
+  expect(measured.filter(isTooMuch)).toEqual([]);
+  const more = measured.filter((one) => one.refused > max.refused);
+  expect(more.length > seldom ? more : []).toEqual([]);
+}
+
+const outsiders: readonly (readonly [string, Outsider])[] = [
+  ['steadily', steady],
+  ['at any time', irregular],
+  ['in bursts', inBursts],
+  ['in large bursts', inLargeBursts],
+];
+const everywhere = quotas.flatMap(([name, row]) =>
+  outsiders.map(([how, comes]) => [name, how, row, comes] as const),
+);
+
+describe('another client that takes 30 % of the quota', () => {
+  test.each(everywhere)(
+    'of %s %s costs at most one refusal and 1.5 %% of the time',
+    (_name, _how, row, comes) => {
+      // An irregular client may come six times in a second, however seldom, so that no reserve is always enough.
+      expectAtMost({ ...row, comes }, { refused: 1, ratio: 1.015 }, comes === irregular ? 1 : 0);
+    },
+  );
+
+  const stalling: Fleet = {
+    replicas: 3,
+    wayMs: [0.5, 3],
+    stallsAfterMs: [50, 1_000],
+    stallMs: [50, 200],
+    jobMs: [0, 0.5],
+  };
+  test.each<[string, Fleet | undefined]>([
+    ['in one process', undefined],
+    ['over three replicas that share a store', { ...stalling, stallMs: [0, 0] }],
+    ['over three replicas that stall for a moment now and then', stalling],
+    ['over three replicas that take milliseconds for each step', { ...stalling, jobMs: [0, 3] }],
+  ])('costs no more than that in 800 calls %s', (_what, fleet) => {
+    const row = { ...sixHundred, calls: 800, comes: steady, ...(fleet === undefined ? {} : { fleet }) };
+    expectAtMost(row, { refused: 1, ratio: 1.015 });
+  });
+
+  test.each(outsiders.slice(0, 3))(
+    '%s costs no more than that when responses take seconds',
+    (_how, comes) => {
+      const row = { ...sixHundred, comes, serviceMs: [300, 2_500] } as const;
+      expectAtMost(row, { refused: 1, ratio: 1.02 });
+    },
+  );
+
+  /** Without a level only refusals show what others take, so that it takes several of them to learn it. */
+  test.each(outsiders)('%s costs few refusals when no response states the quota', (_how, comes) => {
+    expectAtMost({ ...sixHundred, dialect: silent, comes }, { refused: 10, ratio: 1.03 });
+  });
+});
+
+test.each(quotas)('a quota of %s without other clients costs no refusal and no time', (_name, row) => {
+  expectAtMost(row, { refused: 0, ratio: 1.002 });
 });
