@@ -1,6 +1,6 @@
 /** Plays the gateway for one call: enter, wait for the grant, send, judge the response, settle, and go back to the lane if the upstream has not run it. */
 import { getEventListeners } from 'node:events';
-import { bucketKey, callerKey, ceilingKey, laneKey, ticketId, type TicketId } from '../../src/ids.ts';
+import { callerKey, ceilingKey, ticketId, type TicketId } from '../../src/ids.ts';
 import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
@@ -14,6 +14,7 @@ import { Refusal } from '../../src/errors.ts';
 import { ceilingUnder } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import { returnGraceMs, type Lesson } from '../../src/limiter/limiter.ts';
+import { callOf } from '../support/admission-queue.ts';
 import type { Chance } from './chance.ts';
 import type { BucketPlan, CallPlan, ReturnPlan } from './plan.ts';
 import type { Call, ReplicaLedger } from './replicas/ledger.ts';
@@ -70,46 +71,32 @@ export async function drive(scene: Scene): Promise<void> {
   if (plan.leavesAt < Infinity) process.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
   call.enteredAt = scene.ledger.now;
   call.state = 'entering';
-  const settings = settingsOf(scene);
-  const { setting, weight, maxInFlight, maxQueued, ceilingTag, perMinute } = settings;
-  let ticket: Ticket | null = null;
-  let how: string;
-  const request: AdmissionRequest = {
-    admission: {
-      ticket: ticketId(plan.id),
-      bucket: bucketKey(plan.lane.bucket),
-      setting,
-      lane: laneKey(plan.lane.key),
-      weight,
-      maxInFlight,
-      perMinute,
-      maxQueued: plan.isLetIn ? maxEverQueued : maxQueued,
-      urgency: plan.urgency,
-      callClass: plan.callClass,
-      costs: plan.costs,
-      document: plan.document?.name ?? null,
-      ceilingTag,
-      ...(plan.caller === undefined ? {} : { caller: callerKey(plan.caller) }),
-      ...(call.reservation === undefined ? {} : { reservation: call.reservation }),
-    },
-    ceiling: ceilingUnder(ceilingKey(call.workspace.name), settings),
-    mode: 'enforce',
-    yielded: null,
-    arrivedAt: process.monotonic(),
-    workspaceId: call.workspace.name,
-    subject: {
-      upstream: 'upstream',
-      credential: '',
-      bucket: bucketKey(plan.lane.bucket),
-      host: '',
-      model: null,
-      operation: '',
-    },
+  const { caller, reserves } = plan;
+  const { maxQueued, ...settings } = settingsOf(scene);
+  const [asked] = callOf(process, plan.id, {
+    ...settings,
+    bucket: plan.lane.bucket,
+    lane: plan.lane.key,
+    workspace: call.workspace.name,
+    maxQueued: plan.isLetIn ? maxEverQueued : maxQueued,
+    urgency: plan.urgency,
+    callClass: plan.callClass,
+    costs: plan.costs,
+    document: plan.document?.name ?? null,
     maxWaitMs: plan.maxWaitMs,
     maxWaitIfAskedMs: Infinity,
     stillValid: () => scene.ledger.now < call.workspace.revokedAt,
-    ...(plan.reserves === undefined ? {} : { reserving: reservingOf(plan.reserves) }),
+    ...(caller === undefined ? {} : { caller: callerKey(caller) }),
+    ...(call.reservation === undefined ? {} : { reservation: call.reservation }),
+  });
+  const ceiling = ceilingUnder(ceilingKey(call.workspace.name), settings);
+  const request: AdmissionRequest = {
+    ...asked,
+    ceiling,
+    ...(reserves === undefined ? {} : { reserving: reservingOf(reserves) }),
   };
+  let ticket: Ticket | null = null;
+  let how: string;
   try {
     ticket = await queue.enter(request, gone.signal);
     call.enteredMs = scene.ledger.now - call.enteredAt;
