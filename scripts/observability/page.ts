@@ -9,8 +9,9 @@ import { readFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
-import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
+import { drivenPage, type DrivenPage } from '../../test/page/driven-page.ts';
 import { makeState, pageStates, type PageStateCase } from '../../test/page/states.ts';
+import { skippingClock } from '../../test/support/skipping-clock.ts';
 import { available, run } from '../fleet/processes.ts';
 import { createReport, type Report } from '../report.ts';
 
@@ -54,7 +55,7 @@ interface To {
 }
 
 async function verifyState(browser: Browser, name: string, state: PageStateCase, { report, pictures }: To) {
-  const clock = movedClock();
+  const clock = skippingClock();
   const driven = await drivenPage(clock, state.upstreams, state.observed);
   const looked = async (look: Look, see: (page: Page, check: Check) => Promise<void>): Promise<void> => {
     const { scheme: colorScheme, width, height } = look;
@@ -68,7 +69,7 @@ async function verifyState(browser: Browser, name: string, state: PageStateCase,
     await context.close();
   };
   try {
-    makeState(state, driven, (ms) => clock.move(ms));
+    makeState(state, driven, (ms) => clock.skip(ms));
     for (const look of looks)
       await looked(look, async (page, check) => {
         const [said, asked]: [string[], string[]] = [[], []];

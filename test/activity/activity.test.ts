@@ -3,95 +3,28 @@ import { describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
 import { Cell, without } from '../../src/activity/cell.policy.ts';
 import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
-import { Activity, windowOf, type ActivityParts } from '../../src/activity/activity.ts';
+import { windowOf } from '../../src/activity/activity.ts';
+import type { Clock } from '../../src/clock.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
-import { nothingKnown } from '../../src/telemetry/events.ts';
 import { callerKey } from '../../src/ids.ts';
-import { workspaceLabel } from '../../src/identity.ts';
-import { createLabels } from '../../src/telemetry/labels.ts';
-import { workspaceSettings } from '../support/upstream-settings.ts';
-import { callAt, driven, ended, lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
+import { drivenObservation, drivenSettings, labelOf, type Played } from '../page/driven-page.ts';
+import { callAt, driven, ended, lm, settableClock } from '../telemetry/drive.ts';
 
 const minute = 60_000;
-const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
 
-const recorderAt = (
-  clock: SettableClock,
-  live: { readonly waiting: number; readonly inFlight: number }[] = [],
-): Recorder =>
-  new Recorder({
-    clock,
-    labelOf,
-    shared: embeddedActivity,
-    live: () => live.map((calls) => ({ ...calls, workspaceId: 'acme', upstream: 'lm' })),
-  });
+const recorderAt = (clock: Clock): Recorder => new Recorder({ clock, labelOf, shared: embeddedActivity });
 /** What is known of the calls of a workspace. */
 const hourOf = async (recorder: Recorder, workspaceId: string, minutes = 60) => {
   const hour = await recorder.hour();
   return hour.sum(recorder.nameOf(workspaceId, 'lm'), minutes);
 };
 
-/**
- * What `/activity` answers from a recorder, under a ceiling of 500 and a bucket of 500 calls a minute that all share. `shown`: the
- * workspaces that are shown by their labels.
- */
-function activityOf(
-  recorder: Recorder,
-  clock: SettableClock,
-  peek: (id: string) => string = () => 'other',
-  shown: readonly string[] = [],
-  pause: { readonly ms: number; readonly since: number } | null = null,
-): Activity {
-  const lane = { weight: 1, maxInFlight: null, perMinute: 500, perDay: 10_000 };
-  const inForce = {
-    lanes: [],
-    buckets: [],
-    stated: [{ meter: 'requests' as const, limit: 500, windowMs: minute }],
-    maxWaitMs: 45_000,
-    maxQueued: 1_000,
-  };
-  const gateway: ReturnType<ActivityParts['gateway']> = {
-    ...nothingKnown,
-    pauseOf: () => pause,
-    inForce: () => inForce,
-    ceilings: () =>
-      Promise.resolve({
-        perMinute: { limit: 500, remaining: 412, resetMs: 1_204.000001 },
-        perDay: null,
-        nextSlotMs: 119.04,
-        maxInFlightTotal: 3,
-        reserved: 4,
-        callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
-        refusing: { status: 402, since: 0, retryInMs: 41_999.2, said: 'payment_required' },
-      }),
-  };
-  const workspaces = ['acme', 'folded', 'ws-7', ...shown].map(
-    (id) => [id, workspaceSettings(id, ['lm'])] as const,
-  );
-  const settings = { workspaces: new Map(workspaces), upstreams: new Map([[lm.name, lm]]) };
-  return new Activity({
-    clock,
-    recorder,
-    settings: () => settings,
-    gateway: () => gateway,
-    limits: { inForce: () => inForce, configured: () => lane },
-    telemetry: {
-      labels: { peek, prefer: () => {}, holds: (id) => shown.includes(id) },
-      live: () => [{ upstream: 'lm', mode: 'enforce', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
-      limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisMs: null }),
-      configuration: () => ({ inForceSince: 0, refused: null }),
-    },
-    whenDown: null,
-  });
-}
-
 describe('the recorder of activity', () => {
   test('states no longer wait of the quicker half than the sum of all waits leaves', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
+    const recorder = recorderAt(settableClock());
     for (const waitedMs of [0.1, 0.1, 0.1, 0.1, 4]) recorder.ended('acme', 'lm', ended({ waitedMs }));
-    const [upstream] = (await activityOf(recorder, clock).ofWorkspace('acme', 60 * minute)).upstreams;
-    expect(upstream?.recent.waitMs).toEqual({ mean: 1, p50: 2, p95: 4, max: 4 });
+    const { recent } = await hourOf(recorder, 'acme');
+    expect(recent.waitMs).toEqual({ mean: 1, p50: 2, p95: 4, max: 4 });
   });
 
   test('keeps an hour, minute by minute, and no longer', async () => {
@@ -100,9 +33,7 @@ describe('the recorder of activity', () => {
     recorder.ended('acme', 'lm', ended({ waitedMs: 700 }));
     clock.advance(30 * minute);
     recorder.ended('acme', 'lm', ended({ waitedMs: 9_000 }));
-    const { recent } = (await activityOf(recorder, clock).ofWorkspace('acme', 60 * minute)).upstreams[0] ?? {
-      recent: null,
-    };
+    const { recent } = await hourOf(recorder, 'acme');
     expect(recent).toMatchObject({ calls: 2, held: 2, waitMs: { p50: 1_000, p95: 9_000, max: 9_000 } });
     const count = async (minutes: number) => (await hourOf(recorder, 'acme', minutes)).of('ok');
     expect(await count(29)).toBe(1);
@@ -142,113 +73,112 @@ describe('the activity API', () => {
   const schema = z.fromJSONSchema(
     JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
   );
+  const ids = ['acme', 'other-acme', ...Array.from({ length: 80 }, (_, n) => `ws-${n}`)];
+
+  /** Under a ceiling of 500 and a bucket of 500 calls a minute that all share. */
+  function observed() {
+    const clock = settableClock();
+    const settings = { ...drivenSettings(['lm'], ids), upstreams: new Map([[lm.name, lm]]) };
+    const { observation, state, play } = drivenObservation(settings, clock);
+    state.ceilings = {
+      perMinute: { limit: 500, remaining: 412, resetMs: 1_204.000001 },
+      perDay: null,
+      nextSlotMs: 119.04,
+      maxInFlightTotal: 3,
+      reserved: 4,
+      callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
+      refusing: { status: 402, since: 0, retryInMs: 41_999.2, said: 'payment_required' },
+    };
+    const { activity } = observation;
+    /** What a workspace is told of its only upstream. */
+    const own = async (workspace: string) => (await activity.ofWorkspace(workspace, minute)).upstreams[0];
+    const call = (given: Partial<Played> = {}): void => play({ workspace: 'acme', upstream: 'lm', ...given });
+    return { clock, state, activity, own, call };
+  }
 
   test('follows the published JSON Schema, for one workspace and for all', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
-    const labels = createLabels('key', clock, { limit: 1 });
-    for (const id of ['acme', 'folded']) {
-      recorder.arrived(id, 'lm');
-      recorder.counted(id, 'lm', 'throttledRate');
-      recorder.counted(id, 'lm', 'absorbed');
-      recorder.ended(id, 'lm', ended({ outcome: 'shed', code: 'queue_full' }));
+    const { activity, call } = observed();
+    for (const workspace of ['acme', 'other-acme']) {
+      call({ workspace, end: 'throttled' });
+      call({ workspace, end: 'shed' });
     }
-    const activity = activityOf(recorder, clock, (id) => labels.of(id), ['acme']);
     const own = await activity.ofWorkspace('acme', 90_000);
     const all = await activity.ofAll(3_600_000);
     expect(() => schema.parse(own)).not.toThrow();
     expect(() => schema.parse(all)).not.toThrow();
     expect(() => schema.parse({ ...own, workspace: 'acme' })).toThrow();
-    expect(own).toMatchObject({ workspace: workspaceLabel('key', 'acme'), windowSeconds: 120 });
-    expect(all.workspaces.map(({ workspace }) => workspace)).toEqual([
-      workspaceLabel('key', 'acme'),
-      'other',
-    ]);
-    expect(JSON.stringify([own, all])).not.toMatch(/acme|folded/);
+    expect(own).toMatchObject({ workspace: labelOf('acme'), windowSeconds: 120 });
+    expect(all.workspaces.map(({ workspace }) => workspace)).toEqual(['acme', 'other-acme'].map(labelOf));
+    expect(JSON.stringify([own, all])).not.toMatch(/acme/);
   });
 
   test('counts a shared bucket once, however many workspaces share it', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
-    const labels = createLabels('key', clock, { limit: 100 });
+    const [shared, alone] = [observed(), observed()];
     for (let second = 0; second < 60; second++) {
-      for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm');
-      clock.advance(1_000);
+      for (let n = 0; n < 80; n++) shared.call({ workspace: `ws-${n}` });
+      alone.call({ workspace: 'ws-7' });
+      for (const { clock } of [shared, alone]) clock.advance(1_000);
     }
-    const names = Array.from({ length: 80 }, (_, n) => `ws-${n}`);
-    const activity = activityOf(recorder, clock, (id) => labels.of(id), names);
-    const { workspaces } = await activity.ofAll(minute);
-    expect(workspaces.filter(({ workspace }) => workspace !== 'other')).toHaveLength(80);
+    expect((await shared.activity.ofAll(minute)).workspaces).toHaveLength(80);
     // Each sends 60 a minute; all of them 4,800 through a bucket of 500: calls wait, which the own 60 alone would not.
-    const shared = (await activity.ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
-    const aloneRecorder = recorderAt(clock);
-    for (let n = 0; n < 60; n++) aloneRecorder.arrived('ws-7', 'lm');
-    const alone = (await activityOf(aloneRecorder, clock).ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
-    expect(shared?.busiestMinute).toBe(60);
-    expect([shared?.growth, (alone?.growth ?? 0) > 1]).toEqual([1, true]);
+    const headroom = (await shared.own('ws-7'))?.headroom;
+    expect(headroom).toMatchObject({ busiestMinute: 60, growth: 1 });
+    expect((await alone.own('ws-7'))?.headroom?.growth).toBeGreaterThan(1);
   });
 
   test('states ceilings, waits, absorbed throttles, refusals and headroom', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock, [{ waiting: 2, inFlight: 1 }]);
+    const { clock, call, own } = observed();
     for (let second = 0; second < 60; second++) {
-      for (let n = 0; n < 5; n++) recorder.arrived('acme', 'lm');
+      call({ times: 5 });
       clock.advance(1_000);
     }
-    recorder.counted('acme', 'lm', 'absorbed');
-    recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long' }));
-    const [shown] = (await activityOf(recorder, clock).ofWorkspace('acme', minute)).upstreams;
-    expect(shown).toMatchObject({
+    call({ end: 'throttled' });
+    call({ end: 'flight' });
+    call({ end: 'shed' });
+    expect(await own('acme')).toMatchObject({
       ceilings: { perMinute: { remaining: 412, resetMs: 1_205 } },
-      waiting: 2,
+      waiting: 1,
+      inFlight: 1,
       nextSlotMs: 120,
-      recent: { calls: 1, absorbed: 1, shed: { wait_too_long: 1 } },
+      recent: { calls: 301, absorbed: 1, shed: { wait_too_long: 1 } },
       headroom: { busiestMinute: 300, usedRatio: 0.6, growth: 0 },
       answer: { tone: 'red', text: 'No: calls refused' },
     });
   });
 
   test('tells a workspace that its calls fail in the words in which it tells the operator', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
-    recorder.ended('acme', 'lm', ended({ outcome: 'failed', code: 'upstream_unreachable' }));
-    recorder.ended('ws-7', 'lm', ended({}));
-    const activity = activityOf(recorder, clock);
-    const answerTo = async (workspace: string) =>
-      (await activity.ofWorkspace(workspace, minute)).upstreams[0]?.answer;
+    const { activity, call, own } = observed();
+    call({ end: 'failed' });
+    call({ workspace: 'ws-7' });
     const fails = { tone: 'red', text: 'No: calls fail' };
-    expect([(await activity.upstreams()).upstreams[0]?.answer, await answerTo('acme')]).toEqual([
+    expect([(await activity.upstreams()).upstreams[0]?.answer, (await own('acme'))?.answer]).toEqual([
       fails,
       fails,
     ]);
-    expect(await answerTo('ws-7')).not.toEqual(fails);
+    expect((await own('ws-7'))?.answer).not.toEqual(fails);
   });
 
   test('names a cap on calls in flight where that refuses calls', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
-    recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long', heldBy: 'serialized' }));
-    const { heldBy } = (await activityOf(recorder, clock).upstreams()).answer;
+    const { activity, call } = observed();
+    call({ end: 'shed', heldBy: 'serialized' });
+    const { heldBy } = (await activity.upstreams()).answer;
     expect(heldBy).toMatch(/^The calls in flight that lm may have \(maxInFlight\); /);
   });
 
   test('what a pause refused says nothing of room when it is over', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
-    recorder.arrived('acme', 'lm');
-    recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long', heldBy: 'paused' }));
+    const { clock, activity, call } = observed();
+    call({ end: 'shed', heldBy: 'paused' });
     clock.advance(3 * minute);
-    const [shown] = (await activityOf(recorder, clock).upstreams()).upstreams;
+    const [shown] = (await activity.upstreams()).upstreams;
     expect(shown).toMatchObject({ lastHour: { refused: 1 }, answer: { tone: 'green' } });
     expect(shown?.headroom?.growth).toBeGreaterThan(1);
   });
 
   test('names no next slot before the end of a pause', async () => {
-    const clock = settableClock();
-    const recorder = recorderAt(clock);
-    recorder.ended('acme', 'lm', ended({}));
-    const paused = activityOf(recorder, clock, undefined, [], { ms: 20_000, since: clock.now() });
-    expect((await paused.ofWorkspace('acme', minute)).upstreams[0]?.nextSlotMs).toBe(20_000);
+    const { clock, state, call, own } = observed();
+    call();
+    state.pauses.set('lm', { ms: 20_000, since: clock.now() });
+    expect((await own('acme'))?.nextSlotMs).toBe(20_000);
   });
 
   test.each([

@@ -8,14 +8,12 @@ import fc from 'fast-check';
 import { z } from 'zod';
 import type { AllActivity } from '../../src/activity/activity.ts';
 import type { Clock } from '../../src/clock.ts';
-import { workspaceLabel } from '../../src/identity.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
-import { drivenObservation, drivenSettings } from '../page/driven-page.ts';
+import { drivenObservation, drivenSettings, labelOf } from '../page/driven-page.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { sharedStore } from './shared-store.ts';
 
 const upstreamNames = ['lm', 'shop'] as const;
-const labelOf = (workspaceId: string): string => workspaceLabel('a label key for tests only', workspaceId);
 const settingsOf = (ids: readonly string[]) => drivenSettings(upstreamNames, ids);
 
 /** Time moves when the test says so; a timer without delay runs at once. */

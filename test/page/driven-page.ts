@@ -6,10 +6,11 @@ import type { RequestListener } from 'node:http';
 import type { InForce, LaneInForce } from '../../src/activity/shape.ts';
 import { embeddedActivity, nobody, type SharedActivity } from '../../src/activity/recorder.ts';
 import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
-import { systemClock, type Clock } from '../../src/clock.ts';
+import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import type { HeldBy } from '../../src/errors.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import { bucketKey } from '../../src/ids.ts';
 import { Observation } from '../../src/observation/observation.ts';
 import { noCeilings } from '../../src/observation/pressure.ts';
@@ -32,18 +33,8 @@ export interface Played {
   readonly times?: number;
 }
 
-/** A clock that is moved by hand, and goes on by itself. */
-export function movedClock(): Clock & { move(ms: number): void } {
-  let ahead = 0;
-  return {
-    now: () => systemClock.now() + ahead,
-    monotonic: () => systemClock.monotonic() + ahead,
-    after: (delayMs, run) => systemClock.after(delayMs, run),
-    move(ms) {
-      ahead += ms;
-    },
-  };
-}
+const labelKey = 'a label key for tests only';
+export const labelOf = (workspaceId: string): string => workspaceLabel(labelKey, workspaceId);
 
 /** `observed`: upstreams whose limits hold no call. */
 export const drivenSettings = (
@@ -52,7 +43,7 @@ export const drivenSettings = (
   observed: readonly string[] = [],
 ): Settings => ({
   ...parseSettings(
-    `privacy: { labelKey: "a label key for tests only" }
+    `privacy: { labelKey: "${labelKey}" }
 log: { level: silent }
 upstreams:
 ${upstreams.map((name) => `  ${name}: { origins: ["https://${name}.canary.example"], credential: "Bearer canary"${observed.includes(name) ? ', mode: observe' : ''} }`).join('\n')}
@@ -76,6 +67,7 @@ export function drivenObservation(
     buckets: new Map<string, readonly BucketSnapshot[]>(),
     lanes: new Map<string, readonly LaneInForce[]>(),
     credentials: [] as { upstream: string; expiresInMs: number }[],
+    ceilings: noCeilings,
   };
   const parts = { clock, random: fixedRandom(0.5), destination: memoryLines(), shared };
   const observation = new Observation(settings, parts);
@@ -92,7 +84,7 @@ export function drivenObservation(
     breakers: (upstream) => [state.breakers.get(upstream)].filter((each) => each !== undefined),
     pauseOf: (upstream) => state.pauses.get(upstream) ?? null,
     credentials: () => state.credentials,
-    ceilings: () => Promise.resolve(noCeilings),
+    ceilings: () => Promise.resolve(state.ceilings),
     inForce,
   });
   let played = 0;

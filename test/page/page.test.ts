@@ -2,7 +2,8 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { once } from 'node:events';
 import { request } from 'node:http';
 import type { PageState } from '../../src/page/page.ts';
-import { bucketOf, drivenPage, laneOf, movedClock, type DrivenPage } from './driven-page.ts';
+import { skippingClock } from '../support/skipping-clock.ts';
+import { bucketOf, drivenPage, laneOf, type DrivenPage } from './driven-page.ts';
 import { makeState, pageStates } from './states.ts';
 
 /** Reads events of the page until `name` has come; its data, parsed. */
@@ -26,9 +27,9 @@ afterEach(() => page.close());
 
 describe('the live page says', () => {
   test.each(Object.entries(pageStates))('what an operator must know: %s', async (_name, state) => {
-    const clock = movedClock();
+    const clock = skippingClock();
     page = await drivenPage(clock, state.upstreams, state.observed);
-    makeState(state, page, (ms) => clock.move(ms));
+    makeState(state, page, (ms) => clock.skip(ms));
     const { answer } = (await eventFrom(page.url, 'state')) as PageState;
     expect([answer.sentence, answer.rest].join(' ').trim()).toMatch(state.says);
     expect(answer.wrongNow).toMatch(state.wrongNow);
@@ -43,7 +44,7 @@ describe('the live page says', () => {
 
 describe('the live page', () => {
   test('serves only its own files, under a policy that allows nothing else', async () => {
-    page = await drivenPage(movedClock());
+    page = await drivenPage(skippingClock());
     const html = await fetch(page.url);
     const policy = html.headers.get('content-security-policy') ?? '';
     expect(policy).toContain("default-src 'none'");
@@ -62,7 +63,7 @@ describe('the live page', () => {
   });
 
   test('shows the figures of the metrics', async () => {
-    page = await drivenPage(movedClock());
+    page = await drivenPage(skippingClock());
     const { play, state } = page;
     state.buckets.set('openai', [bucketOf('openai', { used: 0.62, reserved: 3 })]);
     state.lanes.set('openai', [laneOf('canary-1', 'openai', { perMinute: 60, used: 0.1 + 0.2 })]);
@@ -93,7 +94,7 @@ describe('the live page', () => {
   });
 
   test('refuses readers above its bound', async () => {
-    page = await drivenPage(movedClock());
+    page = await drivenPage(skippingClock());
     const open = await Promise.all(
       Array.from({ length: 33 }, async () => {
         const each = request(`${page.url}page/events`).end();
