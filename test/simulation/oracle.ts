@@ -2,7 +2,7 @@
  * The oracle of stated waits (invariant 13). A refusal of a calm history that states a time is followed up by living the same history again,
  * up to the moment of the refusal, and then otherwise (`counterfactual.ts`): equal seeds give equal histories, so that the
  * only difference is the one that is asked about. What the product said of itself plays no part; what counts is when a
- * call was really sent, and whether the upstream itself had room (`vacancy.ts`).
+ * call was really sent, and whether the upstream itself had room (`isVacant`).
  *
  * - (a) Who comes again at the stated time is admitted, and sent within its wait. A returning call that is refused has not been
  *   lied to where somebody who stood behind it took the room meanwhile: that shows where the call would have been sent by
@@ -11,14 +11,24 @@
  *   sent later, and the upstream would not have taken it sooner.
  * - (c) No refusal states a time that is later than the truth.
  *
- * Each within the tolerance of `tolerance.ts`. To follow one refusal costs two histories, so that long runs follow a sample (`sampleOf`).
+ * Each may be wrong by so much, milliseconds, too short (`early`) or too long (`late`):
+ *
+ * - rest: 1 s and 2 % of the wait. A meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain.
+ * - turns: the largest call of each lane that waits, twice. Start-time fair queueing is fair within one call of each lane, and which of two
+ *   calls the upstream counts first is known only afterwards.
+ * - ways: twelve ways of a command to the store. What was stated is of the past.
+ * - order, late: the calls under way that may have been counted in what responses state of others that left with them, or come on top of it.
+ *   The gateway must take them for the latter (`src/limiter/policy/learning.policy.ts`).
+ *
+ * To follow one refusal costs two histories, so that long runs follow a sample (`sampleOf`).
  */
+import type { Costs, MeterName } from '../../src/call.ts';
 import type { Chance } from './chance.ts';
 import { againOf, callOf, patient, returning } from './counterfactual.ts';
-import type { Plan } from './plan.ts';
+import type { BucketPlan, MeterPlan, Plan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
 import { follow } from './replicas/simulate.ts';
-import { toleranceOf } from './tolerance.ts';
+import { keyed } from './rules.ts';
 
 export type Verdict =
   { readonly kind: 'true' | 'taken meanwhile' } | { readonly kind: 'false'; readonly text: string };
@@ -87,3 +97,29 @@ export async function judge(plan: Plan, refused: RefusedCall): Promise<Verdict> 
 const wrong = (text: string): Verdict => ({ kind: 'false', text });
 const after = (at: number, then: number | null): number | null => (then === null ? null : then - at);
 const ms = (value: number): string => `${value.toFixed(0)} ms`;
+
+const restMs = 1_000;
+const restShare = 0.02;
+const commandWays = 12;
+
+function toleranceOf({ calls, buckets, network }: Plan, { id: refused, known, uncounted }: RefusedCall) {
+  const largest = new Map<string, number>();
+  let orderMs = 0;
+  for (const { id, lane, costs } of calls) {
+    const serviceMs = serviceMsOf(costs, keyed(buckets, lane.bucket));
+    if (uncounted.has(id)) orderMs += serviceMs;
+    if (!known.has(id) && id !== refused) continue;
+    largest.set(lane.key, Math.max(largest.get(lane.key) ?? 0, serviceMs));
+  }
+  const turnsMs = [...largest.values()].reduce((sum, ms) => sum + 2 * ms, 0);
+  const early = (waitMs: number): number =>
+    restMs + restShare * waitMs + turnsMs + commandWays * network.meanMs;
+  return { early, late: (waitMs: number) => early(waitMs) + orderMs };
+}
+
+/** For how long the call keeps the slowest of its meters busy. */
+function serviceMsOf(costs: Costs, { requests, tokens, cost }: BucketPlan): number {
+  const busyMs = (meter: MeterPlan | null, name: MeterName): number =>
+    meter === null ? 0 : meter.windowMs * Math.min(1, (costs[name] ?? 0) / meter.limit);
+  return Math.max(busyMs(requests, 'requests'), busyMs(tokens, 'tokens'), busyMs(cost, 'cost'));
+}

@@ -2,7 +2,18 @@
  * `npm run verify:mutations [-- <words of a mutation's name, or of its file's>]`: applies every change of the tables in `mutations/` to a
  * copy of the product, and asks who finds it: histories, unit tests, the test or row of the gate that the row names. Prints a row for each:
  * the invariant that the line keeps, the change, its file, and who found it. Fails when a change is found by nobody and has no reason to
- * survive, and before the first run when a text that is to be changed is not in the sources once, or leaves no program.
+ * survive, and before the first run when a text that is to be changed is not in the sources once, or leaves no program. A table is a text:
+ *
+ *     == src/limiter/policy/lanes.policy.ts
+ *
+ *     3: one more in flight @ limiter/policy/scheduler
+ *     - lane.inFlight < lane.maxInFlight
+ *     + lane.inFlight <= lane.maxInFlight
+ *     ! why nothing finds it, where that is right
+ *
+ * The number is that of the invariant which the line keeps. `-` is a text that the file above has once, `+` what is put in its place
+ * (nothing: it goes). `&` begins a second change, of a line that keeps the same: only both together break the promise. `@` names the
+ * test file that finds it, which is asked instead of the table's own finders; in the table of the gate, its row and what that prints.
  */
 import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -12,7 +23,6 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
-import { readTable, type Change, type Mutation, type Table } from './mutations/read.ts';
 import { describedFrom } from './plan-described.ts';
 import { levelsFrom, reservingFrom } from './plan-levels.ts';
 import type { Form } from './plan.ts';
@@ -25,6 +35,22 @@ const workers = 2;
 const maxProcessorSeconds = 300;
 /** What a test waits for that never comes costs no processor time. Milliseconds. */
 const maxTestMs = 60_000;
+
+interface Change {
+  readonly file: string;
+  readonly find: string;
+  readonly put: string;
+}
+
+interface Mutation {
+  readonly keeps: string;
+  readonly what: string;
+  readonly changes: readonly Change[];
+  /** The test file that finds it, without `test/` and `.test.ts`, or words behind `@` as they are; `null`: the finders of its table do. */
+  readonly test: string | null;
+  /** Why nothing finds it, where that is right: the reason is printed. */
+  readonly survives: string | null;
+}
 
 /** Says who found it; `null` = nobody. */
 type Finder = (copy: string) => Promise<string | null>;
@@ -111,7 +137,7 @@ const gate =
   };
 
 /** Who is asked for the changes of a table, one after the other, where their rows name no test. */
-const findersOf: Readonly<Record<Table, readonly Finder[]>> = {
+const findersOf: Readonly<Record<string, readonly Finder[]>> = {
   'one-process': [one(1, 700), unit, several(1, 400), one(701, 2_300)],
   'one-process-described': [one(describedFrom, 2_000), unit],
   replicas: [several(1, 1_200), unit, several(1_201, 2_000)],
@@ -124,13 +150,12 @@ const findersOf: Readonly<Record<Table, readonly Finder[]>> = {
   gate: [],
 };
 
-const findersFor = ({ test }: Mutation, table: Table): readonly Finder[] => {
-  if (test === null) return findersOf[table];
-  return [table === 'gate' ? gate(test) : unitTests(`test/${test}.test.ts`)];
-};
-
-const plan = (Object.keys(findersOf) as Table[]).flatMap((table) =>
-  readTable(table).map((mutation) => ({ mutation, finders: findersFor(mutation, table) })),
+const plan = Object.entries(findersOf).flatMap(([table, finders]) =>
+  readTable(table).map((mutation) => {
+    const { test } = mutation;
+    if (test === null) return { mutation, finders };
+    return { mutation, finders: [table === 'gate' ? gate(test) : unitTests(`test/${test}.test.ts`)] };
+  }),
 );
 
 const wanted = argv.slice(2).join(' ');
@@ -224,4 +249,35 @@ function plain(what: string): string {
     .replace(/^\d+ at [\d.]+: /, '')
     .replaceAll(/\d+(?:\.\d+)?/g, 'n')
     .slice(0, 90);
+}
+
+/** @throws for a table that is not of this form */
+function readTable(name: string): readonly Mutation[] {
+  const text = readFileSync(new URL(`mutations/${name}.txt`, import.meta.url), 'utf8').replaceAll(
+    /^#.*\n/gm,
+    '',
+  );
+  return text
+    .split(/^== /m)
+    .slice(1)
+    .flatMap((section) => {
+      const [file = '', ...rows] = section.trimEnd().split(/\n\n+/);
+      return rows.map((row) => readRow(file, row));
+    });
+}
+
+function readRow(file: string, row: string): Mutation {
+  const [title = '', ...lines] = row.split('\n');
+  const [, keeps, what, test = null] = /^(\d+): (.*?)(?: @ (.+))?$/.exec(title) ?? [];
+  if (keeps === undefined || what === undefined) throw new Error(`no row of a mutation: ${row}`);
+  const marked = (mark: string, from: readonly string[]): string =>
+    from.flatMap((line) => (line.startsWith(mark) ? [line.slice(2)] : [])).join('\n');
+  const changes = lines
+    .join('\n')
+    .split(/^&\n/m)
+    .map((change): Change => {
+      const part = change.trimEnd().split('\n');
+      return { file, find: marked('-', part), put: marked('+', part) };
+    });
+  return { keeps, what, changes, test, survives: marked('!', lines) || null };
 }

@@ -12,7 +12,6 @@ import { balance, idleTimers } from './balance.ts';
 import { must, ReplicaLedger, type Call, type LedgerWorld } from './ledger.ts';
 import { Replica, type World } from './replica.ts';
 import { Server, type Channels } from './server.ts';
-import { isVacant } from './vacancy.ts';
 import { checkEveryMs, Watch } from './watch.ts';
 
 export interface History {
@@ -31,6 +30,8 @@ const lastReturnMs = 200_000;
 /** Nobody waits longer than this, faults and responses included. Virtual milliseconds. */
 const maxMs = 500_000;
 const recheckMs = 5_000;
+/** The share of a limit that the gateway may keep free for other users of the quota. */
+const keptFree = 0.1;
 /** Another course is looked at so often. Milliseconds. */
 const courseEveryMs = 500;
 /** A reload reaches every bucket that its replica has used lately, and the meters are read afterwards. Milliseconds. */
@@ -390,3 +391,18 @@ class Run {
 
 const endOf = (fault: Fault): number =>
   fault.at + ('ms' in fault && fault.kind !== 'step' && fault.ms < Infinity ? fault.ms : 0) + 500;
+
+/** Whether the upstream itself would take a waiting call of a calm history, and all others, whatever the gateway believes of the bucket. */
+function isVacant(
+  { plan, calls, leases }: ReplicaLedger,
+  upstream: Upstream,
+  { workspace, state }: Call,
+  now: number,
+): boolean {
+  const isTold = plan.buckets.every(({ reports }) => reports !== 'nothing');
+  if (state !== 'waiting' || !isTold || workspace.perMinute !== null) return false;
+  const wanted = new Set([...calls.values()].filter((each) => /^(?:waiting|entering)$/.test(each.state)));
+  for (const lease of leases.values()) if (lease.settlements === 0) wanted.add(lease.call);
+  const plans = [...wanted].map((each) => each.plan);
+  return upstream.hasRoom(plans, keptFree, now);
+}
