@@ -7,7 +7,6 @@
  * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
  * ends the process; a response meant for one request never stands in another one's place; every socket is answered or ended.
  */
-import type { Express } from 'express';
 import { createServer, STATUS_CODES, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { delay } from '../clock.ts';
@@ -54,7 +53,7 @@ export class DataServer {
   readonly server;
   readonly #parts: ServeParts;
   readonly #maxConnections: number;
-  readonly #app: Express;
+  readonly #routes: ReturnType<typeof buildRoutes>;
   /** When unfinished heads were last looked at, monotonic milliseconds. */
   #unfinishedSeenAt = Number.NEGATIVE_INFINITY;
 
@@ -71,7 +70,7 @@ export class DataServer {
       overload,
       isDraining: false,
     };
-    this.#app = buildRoutes(this.#parts);
+    this.#routes = buildRoutes(this.#parts);
     this.server = this.#serve();
   }
 
@@ -140,6 +139,7 @@ export class DataServer {
     const { connections, overload, settings } = this.#parts;
     // The guard checks Host itself, so that its absence too is answered with a problem document.
     const server = createServer({
+      ...this.#routes.classes,
       ...parserLimits,
       requireHostHeader: false,
       keepAliveTimeout: settings.keepAliveSeconds * 1_000,
@@ -184,7 +184,7 @@ export class DataServer {
     if (awaitsContinue) connection.state = 'undecided';
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
     else if (request.headers.upgrade !== undefined) connection.end();
-    this.#app(request, response);
+    this.#routes.app(request, response);
   }
 
   /** Refuses a call with a good head for want of room. The connection ends, so that the client or its balancer may choose another replica. */
