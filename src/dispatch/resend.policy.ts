@@ -13,12 +13,12 @@
  *
  * | outcome                             | executed?    | idempotent | model POST | image POST | other POST, PATCH, mutation |
  * |-------------------------------------|--------------|------------|------------|------------|-----------------------------|
- * | limiter 429, `THROTTLED`            | no           | all alike: after the stated wait, while the call's own wait allows   |
+ * | 429 of any kind, `THROTTLED`        | no           | all alike: after the stated wait, while the call's own wait allows   |
  * | 429 without any hint (1)            | probably not | all alike: after 1, 2, 4 … 30 s, while the call's own wait allows    |
  * | 429 of commerce REST without a hint | probably not | all alike: twice, after 60 s or more                                 |
  * | credential refused and renewed      | no           | all alike: twice, at once                                            |
  * | permanent refusal (2)               | no           | never      | never      | never      | never                       |
- * | 503, 529, overloaded, `slow_down`   | normally no  | twice      | twice      | once       | no, unless own key          |
+ * | 503, 529, overload without a 429    | normally no  | twice      | twice      | once       | no, unless own key          |
  * | nothing was sent                    | no           | twice      | twice      | twice      | twice                       |
  * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless own key          |
  * | fate unknown; 500, 502, 504, 52x (3)| unknown      | once       | no         | no         | no, unless own key          |
@@ -155,9 +155,10 @@ export function resend(input: ResendInput): ResendDecision {
   if (outcome.isCredentialRenewed) return within(input, { cause: 'credential', maxResends: 2, waitMs: 0 });
   if (input.passesThrottles === true && (throttle !== null || status === 429)) return passOn(null);
   if (throttle?.kind === 'permanent' || throttle?.kind === 'secondary') return passOn(false);
-  if (throttle?.kind === 'overload') return afterOverload(input, throttle.waitMs);
   if (throttle?.kind === 'rate') return afterRate(input, throttle.waitMs, throttle.scope);
-  if (status === 429) return afterRate(input, null);
+  // A 429 has not run the call, also where it names a shortage (`slow_down`).
+  if (status === 429) return afterRate(input, throttle?.waitMs ?? null);
+  if (throttle?.kind === 'overload') return afterOverload(input, throttle.waitMs);
   if (status === 503 || status === 529) return afterOverload(input, null);
   const isUnknown = [500, 502, 504].includes(status) || (status >= 520 && status <= 524);
   return isUnknown ? afterUnknownFate(input) : passOn(null);

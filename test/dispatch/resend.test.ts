@@ -88,12 +88,12 @@ describe.each(names)('a %s', (name) => {
   /** Repeating a model's call costs money, but changes nothing: its client decides. */
   const ofUnknownFate = isRepeated || call.onlyCosts ? null : false;
 
-  test('is sent again after the wait of a refusal, which closes the bucket until then', () =>
-    expect(decide(name, rate(1_234))).toMatchObject({
-      kind: 'resend',
-      notBeforeMs: 1_234,
-      ...closing(1_234),
-    }));
+  test('is sent again after the wait of a refusal, which closes the bucket until then', () => {
+    for (const outcome of [rate(1_234), overload(429, 1_234)]) {
+      const expected = { kind: 'resend', notBeforeMs: 1_234, ...closing(1_234) };
+      expect(decide(name, outcome)).toMatchObject(expected);
+    }
+  });
 
   test('is passed on where it has not that long, and the bucket is closed all the same', () => {
     expect(decide(name, rate(5_000), { remainingMs: 4_999 })).toEqual({ ...passed(null), ...closing(5_000) });
@@ -105,7 +105,7 @@ describe.each(names)('a %s', (name) => {
 
   test('backs off from refusals without a hint, which close the bucket no longer than the first one shows', () => {
     const waits = isSlow ? [60_000, 60_000] : [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000];
-    for (const outcome of [rate(null), rate(0), answered(429)]) {
+    for (const outcome of [rate(null), rate(0), answered(429), overload(429)]) {
       const { waits: made, last } = chain(name, outcome, 8);
       expect(made).toEqual(waits);
       if (isSlow) expect(last).toMatchObject({ kind: 'pass', closes: 'bucket' });
@@ -158,7 +158,7 @@ describe.each(names)('a %s', (name) => {
   });
 
   test('is sent again to an overloaded upstream where that may be', () => {
-    for (const outcome of [overload(503), overload(529), answered(503), answered(529), overload(429)]) {
+    for (const outcome of [overload(503), overload(529), answered(503), answered(529)]) {
       const { waits, last } = chain(name, outcome);
       expect(waits).toEqual(overloaded);
       expect(last?.shouldRetry).toBe(overloaded.length === 0 ? false : null);
