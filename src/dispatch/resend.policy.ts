@@ -19,6 +19,7 @@
  * | credential refused and renewed      | no           | all alike: twice, at once                                            |
  * | permanent refusal (2)               | no           | never      | never      | never      | never                       |
  * | 503, 529, overload without a 429    | normally no  | twice      | twice      | once       | no, unless own key          |
+ * | the same with a stated time         | normally no  | while the call's own wait allows     | no, unless own key          |
  * | nothing was sent                    | no           | twice      | twice      | twice      | twice                       |
  * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless own key          |
  * | fate unknown; 500, 502, 504, 52x (3)| unknown      | once       | no         | no         | no, unless own key          |
@@ -201,9 +202,10 @@ function afterOverload(input: ResendInput, statedMs: number | null): ResendDecis
   const { call, kind, history } = input;
   if (!mayRunTwice(call) && kind !== 'language-model')
     return passOn(false, { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 });
+  const most = call.makesImages ? 1 : 2;
   return within(input, {
     cause: 'overload',
-    maxResends: call.makesImages ? 1 : 2,
+    maxResends: (statedMs ?? 0) > 0 ? Infinity : most,
     waitMs: Math.max(statedMs ?? 0, backoffMs(1_000, history.overload)),
     closes: statedMs === null ? 'call' : 'bucket',
   });
