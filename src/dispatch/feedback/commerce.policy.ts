@@ -135,7 +135,10 @@ const tailCost = (text: string): QueryCost | null =>
 function learnFromGraphql(response: ResponseReader): Feedback {
   const { json, body, status } = response;
   const cost = isRecord(json) ? asCost(recordAt(recordAt(json, 'extensions'), 'cost')) : tailCost(body ?? '');
-  const refusal = refusalIn(json) ?? (status === 429 ? 'throttled' : null);
+  const refused = refusalIn(json) ?? (status === 429 ? 'throttled' : null);
+  // The bucket never holds what such a query asks for, however long it waits.
+  const refusal =
+    refused === 'throttled' && (cost?.requested ?? 0) > (cost?.max ?? Infinity) ? 'max_cost' : refused;
   const throttle: Throttle | null =
     refusal === 'throttled'
       ? { kind: 'rate', waitMs: response.statedMs ?? restoreWaitMs(cost), meter: 'cost' }

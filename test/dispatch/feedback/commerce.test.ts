@@ -114,6 +114,7 @@ describe('a GraphQL refusal', () => {
   const tooMuch = 'Query cost is 2003, which exceeds the single query max cost limit (1000).';
   const tooMuchByCode = { extensions: { code: 'MAX_COST_EXCEEDED' } };
   const extensions = asked(202, null);
+  const tooSmall = status(400, 400, 50, { requestedQueryCost: 452, actualQueryCost: null });
   test.each<[string, object, object | null]>([
     ['waits for the whole requested cost', { errors: [coded], extensions }, rate(5_000, 'cost')],
     ['rounds its wait up', { errors: [coded], extensions: asked(451.9995, null) }, rate(1, 'cost')],
@@ -122,6 +123,7 @@ describe('a GraphQL refusal', () => {
     ['beside no data did not run', { data: null, errors: [coded] }, rate(null, 'cost')],
     ['of too great a cost is permanent', { errors: [{ message: tooMuch }] }, permanent('max_cost')],
     ['has a code for that', { errors: [tooMuchByCode] }, permanent('max_cost')],
+    ['of more than a whole bucket, too', { errors: [coded], extensions: tooSmall }, permanent('max_cost')],
     ['is no other error', { errors: [{ message: 'Field does not exist' }] }, null],
   ])('%s: %j', (_, body, throttle) => expect(graphql(body).throttle).toEqual(throttle));
 
