@@ -124,7 +124,11 @@ function structuredReadings(fields: Fields): readonly Reading[] {
   const joined = { names: [], parameters: new Map(stated.flatMap(({ parameters }) => [...parameters])) };
   const quotas = (isDictionary ? [joined] : stated).map((item) => ({
     item,
-    policy: policies.find(({ names }) => names.some((name) => item.names.includes(name))),
+    policy: policies.find((policy) =>
+      isDictionary
+        ? quotaOf(policy) === numberIn(item, 'limit')
+        : policy.names.some((name) => item.names.includes(name)),
+    ),
   }));
   const alone = policies.filter((policy) => quotas.every((quota) => quota.policy !== policy));
   return [...quotas, ...alone.map((policy) => ({ item: undefined, policy }))]
@@ -146,20 +150,24 @@ const plainNames = ['limit', 'reset', 'reset-after'].flatMap((part) =>
   ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'].map((prefix) => ({ prefix, part })),
 );
 
+/** What a policy allows: `q`, or up to draft 07 the item itself (`10;w=60`). */
+const quotaOf = (policy: Item | undefined): number | null => numberIn(policy, 'q') ?? count(policy?.names[0]);
+
 /**
  * Readings of the un-dimensioned triple, requests by convention; none when absent. Up to draft 06 the limit is followed by its policies, one
- * or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one that is the limit.
+ * or several: `10, 10;w=1, 50;w=60`, or they have a field of their own. What remains is stated for the one that is the limit.
  */
 function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
   const prefix = plainNames.find(({ prefix, part }) => fields.has(prefix + part))?.prefix;
   if (prefix === undefined) return [];
   const [stated, left] = [fields.get(`${prefix}limit`), fields.get(`${prefix}remaining`)];
-  const items = itemsOf(stated);
-  const limit = count(stated) ?? count(items[0]?.names[0]);
+  const items = [...itemsOf(stated), ...itemsOf(fields.get('ratelimit-policy'))];
+  const limit = count(stated) ?? quotaOf(items[0]);
   const policies = items
-    .map((item) => ({ limit: count(item.names[0]), statedWindowMs: inMs(numberIn(item, 'w')) }))
+    .map((item) => ({ limit: quotaOf(item), statedWindowMs: inMs(numberIn(item, 'w')) }))
     .filter((policy) => policy.limit !== null && policy.statedWindowMs !== null);
-  const own = policies.find((policy) => policy.limit === limit) ?? policies[0];
+  const own =
+    policies.find((policy) => policy.limit === limit) ?? (count(stated) === null ? policies[0] : undefined);
   // Discord states the remaining time, to the millisecond, beside the instant of the reset.
   const { resetInMs: afterMs } = reset(fields.get(`${prefix}reset-after`), at, 'seconds');
   return [
@@ -172,24 +180,27 @@ function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
         : { resetInMs: Math.ceil(afterMs), resetGrainMs: 1 }),
       statedWindowMs: own?.statedWindowMs ?? null,
     }),
-    ...policies.filter((policy) => policy !== own).map(requestsReading),
+    ...policies
+      .filter((policy) => own !== undefined && policy.statedWindowMs !== own.statedWindowMs)
+      .map(requestsReading),
   ];
 }
 
 /** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
 const namedWindows = Object.entries({ second: secondMs, minute: minuteMs, hour: hourMs, day: dayMs });
 
-/** What the fields of any provider say: the structured ones, or else those before them. */
+/** What the fields of any provider say: the structured ones, or else those before them, beside which a policy may stand. */
 export function unownedReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
   if (!mayState(fields)) return [];
   const structured = structuredReadings(fields);
-  if (structured.length > 0) return structured;
+  const plain = plainReadings(fields, at);
+  if (structured.length > 0 && (plain.length === 0 || fields.has('ratelimit'))) return structured;
   const named = namedWindows.flatMap(([window, statedWindowMs]) => {
     const limit = count(fields.get(`x-ratelimit-limit-${window}`));
     const remaining = count(fields.get(`x-ratelimit-remaining-${window}`));
     return limit === null ? [] : requestsReading({ limit, remaining, statedWindowMs });
   });
-  return [...plainReadings(fields, at), ...named];
+  return [...plain, ...named];
 }
 
 // Fields of the providers of language models. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs.

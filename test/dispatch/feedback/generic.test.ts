@@ -49,6 +49,7 @@ const named = {
 const inOne = { 'x-ratelimit-limit': '10, 10;w=1, 50;w=60, 1000;w=3600', 'x-ratelimit-remaining': '4' };
 const burst = structured('"second";q=10;w=1, "minute";q=100;w=60', '"second";r=9;t=1');
 const behind = { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '76;w=21600' };
+const triple = limits('ratelimit', 100, 90, '30');
 const threeQuarters = limits('x-ratelimit', 5_000, 4_999, String(nowMs / 1_000 + 3_000));
 
 test.each<[string, Fields, string]>([
@@ -56,6 +57,13 @@ test.each<[string, Fields, string]>([
   ['three windows in one', inOne, 'requests_burst 10/1s 5..6, requests 50/60s, requests_hour 1000/3600s'],
   ['windows by name', named, 'requests 5/1s 0..1, requests_hour 1000/3600s 9..10, requests_day 9000/86400s'],
   ['the policy in three fields', limits('ratelimit', '100, 100;w=60', 90, '30'), 'requests 100/60s 9..10'],
+  ['a policy beside three fields', { ...triple, 'ratelimit-policy': '100;w=60' }, 'requests 100/60s 9..10'],
+  [
+    'a policy of another limit',
+    { ...triple, 'ratelimit-policy': '5;w=1' },
+    'requests 100/? resets in 30s 9..10',
+  ],
+  ['a policy without a name', structured('10;w=6', 'limit=10, remaining=4, reset=3'), 'requests 10/6s 5..6'],
   ['a window behind each number', behind, 'requests 100/21600s 23..24'],
   ['a second alone', structured('"a";q=10;w=1', '"a";r=9'), 'requests 10/1s 0..1'],
   ['an hour alone', structured('"a";q=1;w=3600', '"a";r=1'), 'requests 1/3600s 0..0'],
