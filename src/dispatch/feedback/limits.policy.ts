@@ -145,7 +145,7 @@ function structuredReadings(fields: Fields): readonly Reading[] {
     });
 }
 
-/** Beginnings of the three usual names. A part of the three may be missing, as Reddit leaves out the limit. */
+/** Beginnings of the three usual names. A part of the three may be missing: Reddit states what is used instead of the limit. */
 const plainNames = ['limit', 'reset', 'reset-after'].flatMap((part) =>
   ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'].map((prefix) => ({ prefix, part })),
 );
@@ -162,7 +162,11 @@ function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
   if (prefix === undefined) return [];
   const [stated, left] = [fields.get(`${prefix}limit`), fields.get(`${prefix}remaining`)];
   const items = [...itemsOf(stated), ...itemsOf(fields.get('ratelimit-policy'))];
-  const limit = count(stated) ?? quotaOf(items[0]);
+  // Docker Hub: `76;w=21600`
+  const remaining = count(left) ?? count(itemsOf(left)[0]?.names[0]);
+  const used = count(fields.get(`${prefix}used`));
+  const both = used !== null && remaining !== null ? used + remaining : null;
+  const limit = count(stated) ?? quotaOf(items[0]) ?? both;
   const policies = items
     .map((item) => ({ limit: quotaOf(item), statedWindowMs: inMs(numberIn(item, 'w')) }))
     .filter((policy) => policy.limit !== null && policy.statedWindowMs !== null);
@@ -173,8 +177,7 @@ function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
   return [
     requestsReading({
       limit,
-      // Docker Hub: `76;w=21600`
-      remaining: count(left) ?? count(itemsOf(left)[0]?.names[0]),
+      remaining,
       ...(afterMs === null
         ? reset(fields.get(`${prefix}reset`), at)
         : { resetInMs: Math.ceil(afterMs), resetGrainMs: 1 }),

@@ -50,6 +50,11 @@ const inOne = { 'x-ratelimit-limit': '10, 10;w=1, 50;w=60, 1000;w=3600', 'x-rate
 const burst = structured('"second";q=10;w=1, "minute";q=100;w=60', '"second";r=9;t=1');
 const behind = { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '76;w=21600' };
 const triple = limits('ratelimit', 100, 90, '30');
+const usedInstead = {
+  'x-ratelimit-used': '4',
+  'x-ratelimit-remaining': '96.0',
+  'x-ratelimit-reset': '30',
+};
 const threeQuarters = limits('x-ratelimit', 5_000, 4_999, String(nowMs / 1_000 + 3_000));
 
 test.each<[string, Fields, string]>([
@@ -63,6 +68,7 @@ test.each<[string, Fields, string]>([
     { ...triple, 'ratelimit-policy': '5;w=1' },
     'requests 100/? resets in 30s 9..10',
   ],
+  ['what is used instead of a limit', usedInstead, 'requests 100/? resets in 30s 3..4'],
   ['a policy without a name', structured('10;w=6', 'limit=10, remaining=4, reset=3'), 'requests 10/6s 5..6'],
   ['a window behind each number', behind, 'requests 100/21600s 23..24'],
   ['a second alone', structured('"a";q=10;w=1', '"a";r=9'), 'requests 10/1s 0..1'],
