@@ -271,8 +271,12 @@ function explain(issue: Issue, base: Path = []): Finding[] {
         'write a number in that range, or leave the key out for the default',
       );
     }
-    case 'invalid_element':
     case 'invalid_format':
+      return one(
+        'has a form that cannot be used',
+        `write a text that matches ${issue.pattern ?? issue.format}`,
+      );
+    case 'invalid_element':
     case 'invalid_key':
     case 'not_multiple_of':
       return one('has a form that cannot be used', 'see the description of the key in the JSON Schema');
@@ -304,7 +308,10 @@ function explainUnion({ errors }: Issue & { code: 'invalid_union' }, path: Path)
     issues.some(({ path, code }) => path.length === 0 && /^invalid_(type|value)$/.test(code));
   const meant = errors.find((issues) => !rejectsWhole(issues));
   const others = meant === undefined ? errors.slice(1).flat() : [];
-  const words = others.flatMap((issue) => (issue.code === 'invalid_value' ? issue.values : []));
+  const words = others.flatMap((issue) => {
+    if (issue.code === 'invalid_type') return issue.expected === 'array' ? ['a list: [ … ]'] : [];
+    return issue.code === 'invalid_value' ? issue.values : [];
+  });
   const ending = words.length === 0 ? '' : `, or ${words.join(' or ')}`;
   return (meant ?? errors[0] ?? [])
     .flatMap((issue) => explain(issue, path))

@@ -260,6 +260,19 @@ describe('the messages about a configuration file', () => {
     expect(problemsOf(text)).toMatchObject([{ line, fix: expect.stringContaining(fix) }]),
   );
 
+  test.each([
+    [
+      file({ api: 'allowPrivateAddresses: 10.0.0.0/8, ' }),
+      'write true or false, without quotes, or a list: [ … ]',
+    ],
+    [
+      file({ more: 'server: { publicHosts: ["https://x"] }\n' }),
+      'write a text that matches /^[a-z0-9.[\\]:-]+$/i',
+    ],
+  ])('name each form that the value may have: %j', (text, fix) =>
+    expect(problemsOf(text)).toMatchObject([{ fix }]),
+  );
+
   test('name a certificate file that cannot be read', () => {
     expect(upstreamOf(file({ api: 'caFile: no-such.pem, ' }))?.caFile).toBe(resolve('no-such.pem'));
     const load = () => loadSettings({ path: pathOf('files/with-ca.yml'), env: {} });
