@@ -16,7 +16,7 @@ import { knownMethods, type CallEnd, type CallInRecording, type FactSink } from 
 import { noneLabel, type Labels } from './labels.ts';
 import type { CallLogger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import { CallSpans, type Tracing } from './tracing.ts';
+import { CallSpans, parentOf, traceparentOf, type Tracing } from './tracing.ts';
 
 /** The record of a call as the stages see it. */
 export type CallRecord = Omit<RunningCallRecord, 'upstream' | 'call' | 'isWaiting'>;
@@ -163,7 +163,10 @@ export class RunningCallRecord {
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
-    return this.#spans?.traceparent() ?? null;
+    if (this.#spans !== null) return this.#spans.traceparent();
+    // Nobody traces here: the call stays in its client's trace.
+    const parent = this.#upstream?.propagateTrace === true ? parentOf(this.call.rawFields) : null;
+    return parent === null ? null : traceparentOf(parent);
   }
 
   /**

@@ -186,7 +186,7 @@ export function parentOf(rawFields: readonly string[]): SpanContext | null {
 }
 
 /** The `traceparent` field that a request carries (W3C Trace Context, level 1). */
-const traceparentOf = ({ traceId, spanId, traceFlags }: SpanContext): string =>
+export const traceparentOf = ({ traceId, spanId, traceFlags }: SpanContext): string =>
   `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`;
 
 type Environment = Readonly<Record<string, string | undefined>>;

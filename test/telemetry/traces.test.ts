@@ -4,7 +4,7 @@ import { trace, TraceFlags } from '@opentelemetry/api';
 import { parentOf, startTracing, tracingConfigured } from '../../src/telemetry/tracing.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
-import { callAt, driven, entered, shop } from './drive.ts';
+import { callAt, driven, entered, lm, shop } from './drive.ts';
 
 const caller = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 const server = 2;
@@ -248,4 +248,14 @@ describe('the sampler that the standard variables name', () => {
       drawn === 0 ? [null, null, null] : sink.spans.map(({ traceId }) => traceId),
     );
   });
+});
+
+test('where nobody traces, a call stays in the trace of its client for upstreams that are to see it', async () => {
+  const given = driven();
+  const seeing = { ...lm, propagateTrace: true };
+  const sentWith = (...rawFields: string[]) => entered(given, { upstream: seeing, rawFields }).sent();
+  expect(sentWith('traceparent', caller)).toBe(caller);
+  expect(sentWith('traceparent', 'of no form')).toBeNull();
+  expect(entered(given, { rawFields: ['traceparent', caller] }).sent()).toBeNull();
+  await given.telemetry.close();
 });
