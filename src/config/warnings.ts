@@ -46,7 +46,24 @@ export function configurationWarnings(settings: Settings, now: number): string[]
         ({ name }) =>
           `upstream ${name}: all hosts under its wildcard share one quota; if the platform counts per shop, add bucketBy: [credential, host]`,
       ),
+    ...[...upstreams.values()].flatMap(ofUncountedLimits),
   ];
+}
+
+/** Limits that are read and hold nothing, because calls to an upstream of this kind are not counted by them. */
+function ofUncountedLimits({ name, kind, limits }: UpstreamSettings): string[] {
+  const { tokensPerMinute, tokensPerDay, cost, isDefault } = limits;
+  const written = [
+    { key: 'tokensPerMinute', of: 'language-model', isWritten: tokensPerMinute !== null },
+    { key: 'tokensPerDay', of: 'language-model', isWritten: tokensPerDay !== null },
+    { key: 'bucket', of: 'commerce', isWritten: !isDefault.bucket },
+    { key: 'cost', of: 'commerce', isWritten: cost !== null },
+  ];
+  return written
+    .filter(({ of, isWritten }) => isWritten && of !== kind)
+    .map(
+      ({ key, of }) => `upstream ${name}: limits.${key} holds nothing: only the kind ${of} is counted by it`,
+    );
 }
 
 /** One credential for many shops, whose calls then wait for one another also where the platform counts per shop. */

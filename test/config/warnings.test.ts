@@ -122,3 +122,15 @@ describe('one quota for all shops of a wildcard', () => {
     expect(warningsOf(text)).toEqual(Array.from({ length: count }, () => expect.stringContaining(warning)));
   });
 });
+
+test.each([
+  ['tokensPerMinute: 10', 'tokensPerMinute holds nothing: only the kind language-model is'],
+  ['tokensPerDay: 10, tokensPerMinute: none', 'tokensPerDay holds nothing: only the kind language-model is'],
+  ['bucket: { capacity: 40 }', 'bucket holds nothing: only the kind commerce is'],
+  ['leakPerSecond: 2', 'bucket holds nothing: only the kind commerce is'],
+  ['cost: { capacity: 40, restorePerSecond: 2 }', 'cost holds nothing: only the kind commerce is'],
+])('a limit that calls of the kind generic are not counted by is warned of: %s', (limits, words) =>
+  expect(warningsOf(strongKey + file({ api: `limits: { ${limits} }, ` }))).toEqual([
+    `upstream api: limits.${words} counted by it`,
+  ]),
+);
