@@ -1,6 +1,7 @@
 /**
  * What beside limits decides whether a call may be sent: the breakers of what it concerns, an operator's pause of its upstream, its
- * credential, and whether its grant still holds. The first three are asked before the call enters its lane, and all with each grant.
+ * credential, whether its workspace may still call its upstream, and whether its grant still holds. The first three are asked before the
+ * call enters its lane, and all with each grant.
  *
  * Keeps: a grant under which the call may not be sent goes back, and its lane sleeps meanwhile; a probe is kept over resends, because the
  * open breaker waits for the response of this call, and must not refuse it; a call uses the quota for which it waited: where a reload has
@@ -68,6 +69,7 @@ export class SendChecks {
       return null;
     };
     try {
+      this.#requireGrant();
       const remainingMs = ticket.remainingMs();
       const credential = this.#credential(remainingMs);
       if ('awaitedMs' in credential) return later('credential', credential.awaitedMs);
@@ -114,6 +116,17 @@ export class SendChecks {
   end(): void {
     if (this.#probed.length > 0)
       this.#parts.breakers.observe(this.#call.request.subject, this.#probed, { kind: 'silent' });
+  }
+
+  /** @throws Refusal where a reload has removed the upstream, or has taken it from the workspace, while the call waited */
+  #requireGrant(): void {
+    const { caller, route } = this.#call;
+    const { upstreams, workspaces } = this.#parts.runtime().settings;
+    const { name } = route.upstream;
+    if (upstreams.has(name) && workspaces.get(caller.workspace.id)?.upstreams.has(name) !== false) return;
+    const detail =
+      'While the call waited, the operator removed this upstream, or took it from the workspace.';
+    throw new Refusal('target_forbidden', { detail, param: 'target' });
   }
 
   /** A probe lasts until an attempt of its call shows whether the upstream still refuses. */

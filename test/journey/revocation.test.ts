@@ -25,3 +25,19 @@ test('an API key that expires is refused from then on, and within ten seconds fo
   expect((await orders(3)).status).toBe(401);
   expect(nonces(shop.log)).toEqual(['1']);
 });
+
+test('a call that waits for an upstream is not sent once a reload has taken the upstream from its workspace', async () => {
+  const { orders, shop, settled, gateway } = await startWorld({
+    clock: fastClock(20),
+    workspaces: { acme: '' },
+  });
+  shop.fault({ kind: 'slow', ms: 5_000 });
+  const first = orders(1);
+  await until(() => shop.log.length === 1);
+  const waiting = orders(2);
+  await settled(1, 1);
+  await gateway.reload(gateway.yaml.replace('  acme:\n', '  acme:\n    upstreams: [openai]\n'));
+  expect(await waiting).toMatchObject({ status: 403, json: { code: 'target_forbidden' } });
+  expect((await first).status).toBe(200);
+  expect(nonces(shop.log)).toEqual(['1']);
+});
