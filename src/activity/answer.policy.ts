@@ -206,6 +206,11 @@ function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Pick<Finding, 
       why: 'calls were refused for want of a credential',
       heldBy: 'A credential that could not be fetched.',
     };
+  if (cause === 'closed' && throttledAt === null)
+    return {
+      why: 'calls were refused while it refused them for good',
+      heldBy: 'A refusal for good of the last hour, which is over.',
+    };
   if (throttledAt === null || !besideLimits.has(cause)) return null;
   const why = `it says “too many requests”${others.every((each) => besideLimits.has(each)) ? ', and no known limit was used up' : ''}`;
   return { why, heldBy: throttleText(api) };

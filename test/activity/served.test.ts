@@ -151,6 +151,12 @@ describe('the answer says what an operator did wrong, or what an upstream does:'
     expect(await response.json()).toMatchObject({ detail: expect.stringMatching(detail) });
     const line = gateway.logs.find((each) => each.includes('refuses calls for good'));
     expect(line).toContain('"said":"insufficient_quota"');
+
+    await control('open');
+    expect((await said()).answer).toMatchObject({
+      sentence: 'No for api: calls were refused while it refused them for good.',
+      heldBy: 'A refusal for good of the last hour, which is over.',
+    });
   });
 
   test('that every API can take more, after the first success behind errors', async () => {
