@@ -107,7 +107,12 @@ export function createGateway(options: GatewayOptions) {
     ...shared,
     onBreakerOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
     onRefused: (upstream, { status, retryInMs, said }) =>
-      log.warn('an upstream refuses calls for good', { upstream, status, said, retryInMs }),
+      log.warn('an upstream refuses calls for good', {
+        upstream,
+        status,
+        said,
+        retryInMs: Math.ceil(retryInMs),
+      }),
     onFailure: failed('a breaker failed'),
   });
   const pressure = createPressure({ clock, limiter, ceilings, admission });

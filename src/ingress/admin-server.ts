@@ -200,7 +200,7 @@ function addCommands(app: Express, { controls, onCommand }: AdminServerOptions):
       const seconds = stated !== null && stated > 0 && stated <= maxPauseSeconds ? stated : null;
       const fault = seconds !== stated ? 'invalid' : known.includes(name) ? null : 'unknown';
       const result = fault ?? (await controls[verb](name, (seconds ?? 0) * 1_000));
-      onCommand({ verb, upstream: fault === null ? name : null, seconds, result });
+      onCommand({ verb, upstream: known.includes(name) ? name : null, seconds, result });
       if (result === 'done' || result === 'not_paused') return void response.json({ result });
       const meant = nearest(name, known);
       const hint = meant === null ? '.' : `: did you mean ${meant}?`;

@@ -261,7 +261,7 @@ describe('a command at the admin port', () => {
     expect(commands).toEqual([
       { verb: 'pause', upstream: 'api', seconds: 9.5, result: 'done' },
       { verb: 'pause', upstream: 'api', seconds: 300, result: 'done' },
-      { verb: 'pause', upstream: null, seconds: null, result: 'invalid' },
+      { verb: 'pause', upstream: 'api', seconds: null, result: 'invalid' },
       { verb: 'pause', upstream: null, seconds: null, result: 'invalid' },
       { verb: 'resume', upstream: null, seconds: null, result: 'unknown' },
     ]);
