@@ -69,7 +69,7 @@ export class SendChecks {
       return null;
     };
     try {
-      this.#requireGrant();
+      this.#requireAccess();
       const remainingMs = ticket.remainingMs();
       const credential = this.#credential(remainingMs);
       if ('awaitedMs' in credential) return later('credential', credential.awaitedMs);
@@ -119,7 +119,7 @@ export class SendChecks {
   }
 
   /** @throws Refusal where a reload has removed the upstream, or has taken it from the workspace, while the call waited */
-  #requireGrant(): void {
+  #requireAccess(): void {
     const { caller, route } = this.#call;
     const { upstreams, workspaces } = this.#parts.runtime().settings;
     const { name } = route.upstream;
