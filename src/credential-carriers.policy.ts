@@ -4,12 +4,28 @@
  *
  * One list decides two things. Where Sluice injects a credential, all of these are taken out of the request, so that no upstream has to
  * choose between two credentials, and no client can have an account of its own judged as the operator's. Where the client brings its
- * own, they say whose quota and whose breaker the call is about.
+ * own, they say whose quota and whose breaker the call is about. An API key of Sluice is told from all of these by its pattern, so that
+ * none leaves with a request.
  */
-import { showsApiKey } from './auth/api-key.policy.ts';
 import type { UpstreamKind } from './config/defaults.ts';
 import { percentDecoded } from './field-lines.policy.ts';
 import { meaningOfWords, wordsOf } from './words.policy.ts';
+
+/** How API keys begin, which `sluice keys create` makes. */
+export const apiKeyPrefix = 'slc_';
+/** A key anywhere in a value. */
+const keyAnywhere = /slc_[A-Za-z0-9-]+_[A-Za-z0-9_-]{43}/;
+
+/** User and password of `Basic` (RFC 7617), decoded; `null` for another scheme. What is no base64 gives no text that matters. */
+export function basicText(value: string): string | null {
+  const [, encoded] = /^basic +([a-z0-9+/_=-]+)$/i.exec(value) ?? [];
+  return encoded === undefined ? null : Buffer.from(encoded, 'base64').toString('latin1');
+}
+
+const holdsApiKey = (text: string): boolean => text.includes(apiKeyPrefix) && keyAnywhere.test(text);
+
+/** True when the text contains an API key, whether or not the key is valid, also as user or password of `Basic`. */
+export const showsApiKey = (text: string): boolean => holdsApiKey(text) || holdsApiKey(basicText(text) ?? '');
 
 /** What an upstream changes in the list. Names of fields, and of query members after `query:`; lower case. */
 export interface CredentialCarriers {

@@ -6,7 +6,7 @@ import type { CeilingsNow } from './activity/shape.ts';
 import { AdmissionQueue } from './admission/admission.ts';
 import { callSettings, settingsOfOperation } from './admission/buckets.policy.ts';
 import type { AdmissionRequest, BucketLane } from './admission/ticket.ts';
-import { Keyring } from './auth/keyring.ts';
+import { Keyring } from './auth/authenticate.ts';
 import { Breakers } from './breaker/breakers.ts';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';

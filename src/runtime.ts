@@ -3,8 +3,7 @@
  * in use, and puts it in place by one assignment: no call sees a part of a change, and each call keeps what it began with.
  */
 import { LRUCache } from 'lru-cache';
-import { injectedFields } from './auth/authenticate.ts';
-import { keyIndexOf } from './auth/keyring.ts';
+import { injectedFields, keyIndexOf } from './auth/authenticate.ts';
 import type { Settings } from './config/settings.ts';
 import type { AgentParts } from './dispatch/agents.ts';
 import { createPools, type PoolsByUpstream } from './dispatch/dispatcher.ts';

@@ -1,16 +1,18 @@
 /**
- * Who is calling: finds the API key among a call's field lines and the workspace it names. Owns which fields may carry a
- * key and which of them must not be passed on; whether the key is valid is the keyring's decision.
+ * Who is calling: finds the API key among a call's field lines, and the workspace that it names. Owns which fields may carry a key,
+ * which of them must not be passed on, and which keys are valid now (the keyring, which holds digests only).
  *
  * Invariants: two layers can never disagree about the caller (a repeated identity field is refused, and so are two
- * different keys); a refusal does not say which part of the credential was wrong; every field that shows the key is in
- * `keyFields`; a request target that shows the key is refused, because the target is sent as the client wrote it.
+ * different keys); a refusal does not say which part of the credential was wrong, and an unknown key takes the same path as an expired
+ * one; every field that shows the key is in `keyFields`; a request target that shows the key is refused, because the target is sent as
+ * the client wrote it.
  */
+import { hash } from 'node:crypto';
 import type { Caller } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import type { Settings, WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
+import { apiKeyPrefix, basicText, showsApiKey } from '../credential-carriers.policy.ts';
 import { Refusal } from '../errors.ts';
-import type { Settings } from '../config/settings.ts';
-import { apiKeyPrefix, basicText, showsApiKey } from './api-key.policy.ts';
-import type { Keyring } from './keyring.ts';
 
 const maxKeyBytes = 256;
 /** RFC 6750 §2.1 `b64token`. */
@@ -154,5 +156,62 @@ function decodedOnce(text: string): string {
     return decodeURIComponent(text);
   } catch {
     return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
+  }
+}
+
+/** A valid key: whose it is. All calls with one key share it. */
+interface KeyMatch {
+  readonly workspace: WorkspaceSettings;
+  readonly key: WorkspaceKey;
+  /** True while the key still names the same workspace and has not expired. */
+  readonly stillValid: () => boolean;
+}
+
+interface Entry {
+  readonly workspace: WorkspaceSettings;
+  readonly key: WorkspaceKey;
+  /** `null` = the key has not been used yet. */
+  match: KeyMatch | null;
+}
+
+/** The keys of all workspaces, by digest, hexadecimal. A reload makes a new index while the old one is in use. */
+type KeyIndex = ReadonlyMap<string, Entry>;
+
+export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyIndex {
+  const index = new Map<string, Entry>();
+  for (const workspace of workspaces.values())
+    for (const key of workspace.keys) index.set(key.sha256, { workspace, key, match: null });
+  return index;
+}
+
+export class Keyring {
+  readonly #clock: Pick<Clock, 'now'>;
+  /** Those that are valid now: a key that a reload has removed is refused at once, waiting calls included. */
+  readonly #keys: () => KeyIndex;
+
+  constructor(keys: () => KeyIndex, clock: Pick<Clock, 'now'>) {
+    this.#clock = clock;
+    this.#keys = keys;
+  }
+
+  /** The workspace of a key that is known and not expired, else `null`. */
+  find(key: string): KeyMatch | null {
+    // The digest is asked for as text: making a buffer, and text of it, takes three times as long.
+    const name = hash('sha256', key, 'hex');
+    const entry = this.#keys().get(name);
+    const isCurrent = this.#clock.now() < (entry?.key.expiresAt ?? Infinity);
+    if (entry === undefined || !isCurrent) return null;
+    entry.match ??= this.#matchOf(entry, name);
+    return entry.match;
+  }
+
+  /** `digest`: SHA-256 of the key, hexadecimal. Not for logs. */
+  #matchOf({ workspace, key }: Entry, digest: string): KeyMatch {
+    const stillValid = (): boolean => {
+      const entry = this.#keys().get(digest);
+      if (entry === undefined || entry.workspace.id !== workspace.id) return false;
+      return this.#clock.now() < (entry.key.expiresAt ?? Infinity);
+    };
+    return { workspace, key, stillValid };
   }
 }

@@ -3,9 +3,8 @@
  * second credential beside an injected one; and framing is written here from the buffered length, whatever the client says in `Connection`.
  * Towards the client repeats and order are kept; an upstream can neither speak for Sluice nor change framing.
  */
-import { showsApiKey } from '../auth/api-key.policy.ts';
+import { showsApiKey, isCarrier } from '../credential-carriers.policy.ts';
 import type { Call, InjectedField, Route } from '../call.ts';
-import { isCarrier } from '../credential-carriers.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { pseudonym } from '../target/target.policy.ts';
 import { wordsOf } from '../words.policy.ts';

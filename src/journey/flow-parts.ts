@@ -1,6 +1,6 @@
 /** The parts of the process that a call flows through, of which each stage takes what it needs. Types only. */
 import type { AdmissionQueue } from '../admission/admission.ts';
-import type { Keyring } from '../auth/keyring.ts';
+import type { Keyring } from '../auth/authenticate.ts';
 import type { Breakers } from '../breaker/breakers.ts';
 import type { Clock } from '../clock.ts';
 import type { Controls } from '../control/controls.ts';

@@ -2,8 +2,13 @@
 import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
-import { authenticate, injectedFields, unauthenticated } from '../../src/auth/authenticate.ts';
-import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
+import {
+  authenticate,
+  injectedFields,
+  unauthenticated,
+  keyIndexOf,
+  Keyring,
+} from '../../src/auth/authenticate.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { Refusal } from '../../src/errors.ts';

@@ -5,7 +5,7 @@ import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeEach, describe, expect, test } from '@jest/globals';
-import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
+import { keyIndexOf, Keyring } from '../../src/auth/authenticate.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { readSettings } from '../../src/config/load.ts';
 import { SettingsWatch, type WatchOptions } from '../../src/config/reload.ts';
