@@ -11,13 +11,15 @@ export interface ScriptWords {
   readonly argv: readonly (string | number | Buffer)[];
 }
 
-/** A script is in the file of its name in this folder. Its name tells it from others on the client. */
+/** A script is in the file of its name in this folder, and runs behind `prelude.lua`. Its name tells it from others on the client. */
 export interface ScriptFile {
   readonly folder: URL;
   readonly name: string;
   /** Texts of the reply are bytes; left out: they are strings. */
   readonly repliesInBytes?: true;
 }
+
+const prelude = readFileSync(new URL('prelude.lua', import.meta.url), 'utf8');
 
 export async function runScript(
   client: RedisClient,
@@ -26,7 +28,7 @@ export async function runScript(
 ): Promise<unknown> {
   const method = `sluice_${name}`;
   if (Reflect.get(client, method) === undefined) {
-    const lua = readFileSync(new URL(`${name}.lua`, folder), 'utf8');
+    const lua = prelude + readFileSync(new URL(`${name}.lua`, folder), 'utf8');
     client.defineCommand(method, { lua, numberOfKeys: keys.length });
   }
   const command: unknown = Reflect.get(client, repliesInBytes === true ? `${method}Buffer` : method);

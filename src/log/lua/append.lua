@@ -14,7 +14,6 @@ Reply { 'none' | 'short' | 'far' | 'fork' | 'damaged', life }
         entries, bytes of the log if the caller is to make a snapshot ('' = it is not) }
 ]]
 local hourMs, renewMs, settlingMs, savingMs, givesWayMs, maxEntries = 3600000, 60000, 1300, 30000, 10000, 100
-local function text(value) return string.format('%.17g', value) end
 -- Another application's key is damage; memory, a replica or a disk that takes no writes is none.
 local function failed(reply, life) return string.find(reply.err, 'WRONGTYPE', 1, true) and { 'damaged', life } or reply end
 local known, batch = tonumber(ARGV[2]), tonumber(ARGV[5])
@@ -28,8 +27,7 @@ for place = 6, 18 do
   if not head[place] then return { 'damaged', life } end
 end
 local sequence, term, at, before, base, bytes, termAt, termBegan, born, began, renewed, savedBytes, saving = unpack(head, 6, 18)
-local time = redis.call('TIME')
-local now = time[1] * 1000 + time[2] / 1000
+local now = serverMs()
 if known > sequence then
   -- A life that began with nothing gives way to a copy while those who have one may not have noticed it.
   local givesWay = began == 0 and now - born < givesWayMs
@@ -53,9 +51,7 @@ end
 
 at = at + math.max(0, math.min(now - before, tonumber(ARGV[8])))
 local fields = {}
--- A user of Redis without the right to ask learns of no other server.
-local info = redis.pcall('INFO', 'server')
-local runId = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or server
+local runId = serverId() or server
 if runId ~= server or (ARGV[9] == '1' and at - termAt > settlingMs) then
   term, termBegan = term + 1, sequence
   fields = { 'server', runId, 'term', term, 'termAt', text(at), 'termBegan', sequence }

@@ -7,20 +7,17 @@ ARGV  1 life that is replaced ('' = there is none)  2 new life  3 sequence, 4 ma
       8 its snapshot ('' = the life begins with nothing)  9 '1' = what is replaced cannot be read: also if it is longer
 Reply 'begun' | 'other'
 ]]
-local function text(value) return string.format('%.17g', value) end
 local head = redis.pcall('HMGET', KEYS[1], 'life', 'sequence', 'term')
 local life, length, term = head[1] or '', tonumber(head[2] or nil) or 0, tonumber(head[3] or nil) or 0
 if life == ARGV[2] then return 'begun' end
 if life ~= '' and (life ~= ARGV[1] or (ARGV[9] ~= '1' and length >= tonumber(ARGV[3]))) then return 'other' end
-local time, info = redis.call('TIME'), redis.pcall('INFO', 'server')
-local now = text(time[1] * 1000 + time[2] / 1000)
+local now = text(serverMs())
 local at = ARGV[5] == '' and now or ARGV[5]
-local runId = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 term = math.max(tonumber(ARGV[6]), term) + 1
 redis.call('DEL', KEYS[1], KEYS[2])
 redis.call('HSET', KEYS[1], 'life', ARGV[2], 'sequence', ARGV[3], 'mark', ARGV[4], 'term', term, 'at', at, 'clock', now,
   'base', ARGV[3], 'baseMark', ARGV[4], 'bytes', 0, 'termAt', at, 'termBegan', ARGV[3], 'born', now, 'began', ARGV[3], 'renewed', now,
   'saved', ARGV[3], 'savedMark', ARGV[4], 'savedAt', at, 'savedTerm', term, 'snapshot', ARGV[8], 'savedBytes', 0, 'saving', 0,
-  'server', runId, 'previous', ARGV[7])
+  'server', serverId() or '', 'previous', ARGV[7])
 redis.call('PEXPIRE', KEYS[1], 3600000)
 return 'begun'

@@ -8,6 +8,5 @@ local head = redis.pcall('HMGET', KEYS[1], 'life', 'saved', 'savedMark', 'savedT
 if head.err then return string.find(head.err, 'WRONGTYPE', 1, true) and { 'damaged', '' } or head end
 local life, sequence, mark, term, at, snapshot = unpack(head, 1, 6)
 if not life then return { 'none', '' } end
-local isWhole = tonumber(sequence) and mark and tonumber(term) and tonumber(at) and snapshot
-if not isWhole then return { 'damaged', life } end
+if not (tonumber(sequence) and mark and tonumber(term) and tonumber(at) and snapshot) then return { 'damaged', life } end
 return { 'saved', unpack(head, 1, 6) }

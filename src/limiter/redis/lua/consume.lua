@@ -13,13 +13,7 @@ Reply for each call: taken | minute | day, sends in the window, ms until the old
 ]]
 local sends, day = KEYS[1], KEYS[2]
 local perMinute, perDay = tonumber(ARGV[1]), tonumber(ARGV[2])
-local windowMs, dayS, now = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-if not windowMs or not dayS then error('sluice: invalid window') end
-if not now then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
-end
-local function text(value) return string.format('%.17g', value) end
+local windowMs, dayS, now = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]) or serverMs()
 local function timeAt(index) return tonumber(redis.call('ZRANGE', sends, index, index, 'WITHSCORES')[2]) end
 local function freeIn(index) return text(math.max(0, timeAt(index) + windowMs - now)) end
 

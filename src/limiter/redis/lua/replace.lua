@@ -5,5 +5,4 @@ KEYS  1 key
 ARGV  1 its type
 Reply how many keys were removed
 ]]
-local found = redis.call('TYPE', KEYS[1]).ok
-return found == ARGV[1] and 0 or redis.call('DEL', KEYS[1])
+return redis.call('TYPE', KEYS[1]).ok == ARGV[1] and 0 or redis.call('DEL', KEYS[1])

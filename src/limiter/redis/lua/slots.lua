@@ -7,12 +7,8 @@ Reply { sends in the window, calls of the day, ms until they are counted anew (b
       ascending by time: of each, or where they are too many of every second, third … and of the last }
 ]]
 local sends, day = KEYS[1], KEYS[2]
-local windowMs, now, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-if not now then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
-end
-local expired = redis.call('ZCOUNT', sends, '-inf', string.format('%.17g', now - windowMs))
+local windowMs, now, most = tonumber(ARGV[1]), tonumber(ARGV[2]) or serverMs(), tonumber(ARGV[3])
+local expired = redis.call('ZCOUNT', sends, '-inf', text(now - windowMs))
 local live = redis.call('ZCARD', sends) - expired
 local every = math.max(1, math.ceil(live / most))
 local reply = { live, tonumber(redis.call('GET', day)) or 0, redis.call('PTTL', day) }
@@ -20,6 +16,6 @@ local all = every == 1 and redis.call('ZRANGE', sends, expired, -1, 'WITHSCORES'
 for n = every, live + every - 1, every do
   local at = math.min(n, live) - 1
   local score = all and all[2 * at + 2] or redis.call('ZRANGE', sends, expired + at, expired + at, 'WITHSCORES')[2]
-  reply[#reply + 1] = string.format('%.17g', now - score)
+  reply[#reply + 1] = text(now - score)
 end
 return reply
