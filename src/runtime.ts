@@ -3,6 +3,7 @@
  * in use, and puts it in place by one assignment: no call sees a part of a change, and each call keeps what it began with.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from './bounded.ts';
 import { injectedFields, keyIndexOf } from './auth/authenticate.ts';
 import type { Settings } from './config/settings.ts';
 import type { AgentParts } from './dispatch/agents.ts';
@@ -37,7 +38,7 @@ export function createRuntime(settings: Settings, agents: AgentParts, former?: P
 const maxQuotas = 10_000;
 
 function sharedCredentials({ upstreams, workspaces }: Settings) {
-  const known = new LRUCache<string, boolean>({ max: maxQuotas });
+  const known = new LRUCache<string, boolean>(atMost(maxQuotas));
   return (quota: string): boolean => {
     const remembered = known.get(quota);
     if (remembered !== undefined) return remembered;

@@ -12,6 +12,7 @@
  * that is made as for every other call. Keeps: a refusal by the upstream closes nothing, because it met traffic that nobody held.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { Reckoned } from '../call.ts';
 import { delay } from '../clock.ts';
 import { keyEnded, limitRefusals, Refusal } from '../errors.ts';
@@ -285,9 +286,9 @@ const latestShare = 1 / 8;
 
 export class ObservedBuckets {
   /** Until when what the upstream says of its use is not true of what is reckoned, monotonic milliseconds. */
-  readonly #differsUntil = new LRUCache<BucketKey, number>({ max: maxBuckets });
+  readonly #differsUntil = new LRUCache<BucketKey, number>(atMost(maxBuckets));
   /** Mean time of a call that was served, milliseconds. */
-  readonly #serviceMs = new LRUCache<BucketKey, number>({ max: maxBuckets });
+  readonly #serviceMs = new LRUCache<BucketKey, number>(atMost(maxBuckets));
 
   /** A call was sent that limits would have held until `until` at most (monotonic milliseconds), or refused. */
   noteHeld(bucket: BucketKey, until: number): void {

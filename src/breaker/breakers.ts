@@ -6,6 +6,7 @@
  * its response corrects the replica. Invariant: what leaves this process are keyed digests and numbers.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { BreakerSubject } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
@@ -74,11 +75,11 @@ export class Breakers {
   readonly #replica: string;
   #changes = 0;
   /** By name. Looked at with `peek`, so that their order is that of changes. */
-  readonly #known = new LRUCache<string, KnownBreaker>({ max: maxKnown });
+  readonly #known = new LRUCache<string, KnownBreaker>(atMost(maxKnown));
   /** Names of the breakers that may concern a call: a waiting call is asked about again and again. */
   readonly #names = new WeakMap<BreakerSubject, ReadonlyMap<Concern, BreakerId>>();
   /** When a refusal was met that has to be confirmed, by breaker. */
-  readonly #unconfirmed = new LRUCache<string, number>({ max: maxUnconfirmed });
+  readonly #unconfirmed = new LRUCache<string, number>(atMost(maxUnconfirmed));
 
   constructor(parts: BreakersParts) {
     this.#parts = parts;

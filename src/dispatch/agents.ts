@@ -14,6 +14,7 @@ import { networkInterfaces } from 'node:os';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
@@ -237,7 +238,10 @@ interface Kept {
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
   const all = new WeakMap<Socket, Kept>();
-  const closings = new LRUCache<string, IdleClosings>({ max: 1_000, memoMethod: () => new IdleClosings() });
+  const closings = new LRUCache<string, IdleClosings>({
+    ...atMost(1_000),
+    memoMethod: () => new IdleClosings(),
+  });
   const isOverdue = (socket: Socket): boolean => {
     const kept = all.get(socket);
     const now = clock.monotonic();

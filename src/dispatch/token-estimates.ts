@@ -7,6 +7,7 @@
  * refusal.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { Costs, Feedback } from '../call.ts';
 import type { TokenGuess } from './model-call.policy.ts';
 
@@ -53,7 +54,7 @@ export interface NamedGuess {
 }
 
 export class TokenEstimates {
-  readonly #models = new LRUCache<string, LearnedModel>({ max: maxModels });
+  readonly #models = new LRUCache<string, LearnedModel>(atMost(maxModels));
 
   /** Meters of tokens as the call is expected to be charged. */
   expected({ guess, lane }: NamedGuess): Costs {

@@ -12,6 +12,7 @@ import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { UpstreamResponse } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
@@ -366,7 +367,7 @@ const noBody = { pipe() {} } as unknown as Readable;
 
 /** Where an origin is, as the proxy wants it; calls come to the same few again and again. */
 const targets = new LRUCache<string, { protocol: string; host: string; hostname: string; port: string }>({
-  max: 1_000,
+  ...atMost(1_000),
   memoMethod(origin) {
     const { protocol, hostname, port } = new URL(origin);
     // An IPv6 address goes without brackets.

@@ -5,6 +5,7 @@
  * Does not own: how values are read from a request (`separators.policy.ts`), and which buckets turned out to share one quota (`quotas/`).
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import { bucketParts, bucketSetting, settingsOfOperations } from '../admission/buckets.policy.ts';
 import type { Caller, Route } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
@@ -102,7 +103,7 @@ const maxChoosers = 10_000;
  */
 export class ChosenBuckets {
   /** When each value was used last, the one that is unused for longest first, by workspace and upstream. */
-  readonly #usedAt = new LRUCache<string, Map<string, number>>({ max: maxChoosers });
+  readonly #usedAt = new LRUCache<string, Map<string, number>>(atMost(maxChoosers));
 
   /**
    * True where the calls with `value` have a bucket of their own; else they share one with all further values of the workspace.

@@ -1,12 +1,13 @@
 /** Keyed digests under which buckets, lanes, ceilings and callers are known: nobody reads a name back without the label key. */
 import { timingSafeEqual } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import { digest } from '../identity.ts';
 import { ceilingKey, laneKey, ticketId } from '../ids.ts';
 import type { BucketKey, CeilingKey, LaneKey, TicketId } from '../ids.ts';
 
 /** A cache of names, because most calls are of a few workspaces and buckets. */
-const names = new LRUCache<string, string>({ max: 20_000 });
+const names = new LRUCache<string, string>(atMost(20_000));
 /** A part may be a member of a body, as long as the body. */
 const maxCachedName = 1_024;
 

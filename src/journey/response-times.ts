@@ -5,15 +5,16 @@
  * `dispatch/resend.policy.ts`).
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 
 const maxBuckets = 10_000;
 /** The weights of a new time, as TCP estimates round trips (RFC 6298 §2): an eighth in the mean, a quarter in the deviation. */
 const weights = { mean: 1 / 8, deviation: 1 / 4 };
 
 export class ResponseTimes {
-  readonly #times = new LRUCache<string, { meanMs: number; deviationMs: number; servedAt: number }>({
-    max: maxBuckets,
-  });
+  readonly #times = new LRUCache<string, { meanMs: number; deviationMs: number; servedAt: number }>(
+    atMost(maxBuckets),
+  );
 
   /** Notes that a call that was sent at `sentAt` was served: its response's head arrived at `headAt`. Monotonic milliseconds. */
   note(bucket: string, sentAt: number, headAt: number): void {

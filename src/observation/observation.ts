@@ -2,6 +2,7 @@
  * Everything that observes the gateway, put together: telemetry with the activity recorder listening, `/activity`, the live page. Owns the wiring; does not own any figure. The gateway reports to `telemetry` and gives what only it knows through {@link GatewayState}.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import { Activity } from '../activity/activity.ts';
 import type { LimitsSource } from '../activity/headrooms.ts';
 import { embeddedActivity, Recorder, type SharedActivity } from '../activity/recorder.ts';
@@ -39,7 +40,7 @@ export class Observation {
   readonly #recorder: Recorder;
   readonly #clock: Clock;
   /** Labels that were made lately. */
-  readonly #labels = new LRUCache<string, string>({ max: 5_000 });
+  readonly #labels = new LRUCache<string, string>(atMost(5_000));
   #nextRound: CancelTimer | null = null;
   #isClosed = false;
   #settings: Settings;

@@ -6,6 +6,7 @@
  * direction; a bucket is followed to one that is not joined itself; what leaves this process are keyed digests.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { BucketParts } from '../admission/buckets.policy.ts';
 import type { Feedback } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
@@ -58,19 +59,19 @@ export class JoinedQuotas {
   readonly #shared = new Map<string, readonly BucketKey[]>();
   #into: ReadonlyMap<BucketKey, BucketKey> = new Map();
   /** When this replica last put a bucket and a quota into the map, monotonic milliseconds. */
-  readonly #reportedAt = new LRUCache<string, number>({ max: maxQuotas });
+  readonly #reportedAt = new LRUCache<string, number>(atMost(maxQuotas));
   /**
    * What a path names cannot always be told from what it does (`/repos/acme/shop/issues`). So a form (method and path without what names
    * single things) that no response has named yet is taken for one of those beside it, where most of them have the same name; the response
    * to its first call sets that right. Known to each replica for itself.
    */
-  readonly #nameOfForm = new LRUCache<string, string>({ max: maxQuotas });
+  readonly #nameOfForm = new LRUCache<string, string>(atMost(maxQuotas));
   /** By the beginning of forms up to a segment: the name that most of them have, and for how many more it speaks. */
-  readonly #votes = new LRUCache<string, { readonly name: string; readonly votes: number }>({
-    max: maxQuotas,
-  });
+  readonly #votes = new LRUCache<string, { readonly name: string; readonly votes: number }>(
+    atMost(maxQuotas),
+  );
   /** The first name that was found for the bucket of a form: if that is several things, its bucket joins no second quota to the first. */
-  readonly #nameOfBucket = new LRUCache<BucketKey, string>({ max: maxQuotas });
+  readonly #nameOfBucket = new LRUCache<BucketKey, string>(atMost(maxQuotas));
 
   constructor(parts: JoinedQuotasParts) {
     this.#parts = parts;

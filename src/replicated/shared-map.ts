@@ -3,6 +3,7 @@
  * replaces only what they have seen.
  */
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import type { Clock } from '../clock.ts';
 
 export interface MapKey {
@@ -103,7 +104,7 @@ export class MemoryMap<V> implements SharedMap<V> {
   /** Of more than `maxEntries` entries, those go that were used longest ago. */
   constructor(clock: Pick<Clock, 'monotonic'>, maxEntries = 20_000) {
     this.#clock = clock;
-    this.#entries = new LRUCache({ max: maxEntries });
+    this.#entries = new LRUCache(atMost(maxEntries));
   }
 
   read({ name }: MapKey): Promise<Reading<V>> {

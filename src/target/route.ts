@@ -9,6 +9,7 @@ import { withoutCredentials } from '../credential-carriers.policy.ts';
 import { Refusal } from '../errors.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { LRUCache } from 'lru-cache';
+import { atMost } from '../bounded.ts';
 import { decideTarget, passedThrough, viaPrefix } from './target.policy.ts';
 
 /** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
@@ -18,9 +19,9 @@ const maxUrlKept = 512;
 
 /** @param upstreams the validated configuration; build a new finder when it is reloaded. */
 export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSettings>) {
-  const lately = new LRUCache<string, { readonly workspace: WorkspaceSettings; readonly route: Route }>({
-    max: routesKept,
-  });
+  const lately = new LRUCache<string, { readonly workspace: WorkspaceSettings; readonly route: Route }>(
+    atMost(routesKept),
+  );
   const decide = (call: Pick<Call, 'form' | 'rawUrl'>, workspace: WorkspaceSettings): Route => {
     const decision = decideTarget(call, upstreams, ({ name }) => workspace.upstreams.has(name));
     if (decision.kind === 'refused')
