@@ -58,13 +58,13 @@ const waiting = 'reconfigured while calls wait';
 const small = seeds ?? 40;
 const withLevels = [...levels, waiting, 'fault pause'];
 const kinds: readonly Kind[] = [
-  ['all kinds of upstreams', 'upstreams', 1, seeds ?? 200, 1 / 3, [], ofManyUpstreams],
-  ['callers and background', 'upstreams', levelsFrom, seeds ?? 120, 1 / 4, withLevels, []],
-  ['windows that reloads change', 'upstreams', describedFrom, seeds ?? 50, 0, [waiting], []],
+  ['all kinds of upstreams', 'upstreams', 1, seeds ?? 100, 1 / 3, [], ofManyUpstreams],
+  ['callers and background', 'upstreams', levelsFrom, seeds ?? 50, 1 / 4, withLevels, []],
+  ['windows that reloads change', 'upstreams', describedFrom, seeds ?? 20, 0, [waiting], []],
   ['faults of replicas and Redis', 'faults', 1, small, 1 / 8, [], [...faults, ...ofManyFaults]],
   ['faults, callers and background', 'faults', levelsFrom, small / 2, 0, [...faults, ...levels], []],
   ['faults and clients that return', 'faults', reservingFrom, small / 2, 0, [...faults, ...returns], []],
-  ['faults and described windows', 'faults', describedFrom, (seeds ?? 50) / 5, 0, [], []],
+  ['faults and described windows', 'faults', describedFrom, small / 4, 0, [], []],
   ['backups and promotions of Redis', 'faults', replicatedFrom, small / 4, 0, replication, []],
 ];
 
