@@ -5,7 +5,7 @@
  * Invariants: a reference is replaced inside one value only, after parsing, so that no variable can add keys; no message shows a text of
  * the file, only names, numbers and kinds of values, because values may be secrets.
  */
-import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument } from 'yaml';
+import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument, visit } from 'yaml';
 import type { z } from 'zod';
 import { isDurationKey, secondsOf } from '../duration.policy.ts';
 import { didYouMean } from '../nearest.policy.ts';
@@ -183,8 +183,19 @@ export function readDocument(text: string, env: Env) {
     if (faults.length === 0) tree = document.toJS({ maxAliasCount });
   } catch {
     const reason = 'An alias (*name) has no anchor before it, or aliases multiply too far';
-    const fix = 'put the anchor (&name) at the first use, or write the value out';
-    faults.push({ path: '', line: 1, reason, fix });
+    const fix =
+      'put the anchor (&name) before it, write the value out, or put a text that begins with * into quotes';
+    const anchors = new Set<string>();
+    let offset = 0;
+    visit(document, {
+      Value: (_, { anchor }) => void anchors.add(anchor ?? ''),
+      Alias(_, { source, range }) {
+        if (anchors.has(source)) return undefined;
+        offset = range?.[0] ?? 0;
+        return visit.BREAK;
+      },
+    });
+    faults.push({ path: '', line: lineAt(offset), reason, fix });
   }
   /** Line of the deepest key of the path that exists in the file. */
   const lineOf = (path: Path): number => {

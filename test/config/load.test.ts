@@ -256,6 +256,7 @@ describe('the messages about a configuration file', () => {
     ['a:\n  b: 1\n c: 2\n', 3, 'same number of blanks'],
     ['a:\n\tb: 1\n', 2, 'blanks'],
     ['server: { port: ${PORT}, adminPort: 0 }\n', 1, '${NAME} within { }'],
+    ['a: &a 1\nb: *a\nc: *b\nd: *d\n', 3, 'put the anchor (&name) before it'],
   ])('give advice that fits the mistake, once a line: %j', (text, line, fix) =>
     expect(problemsOf(text)).toMatchObject([{ line, fix: expect.stringContaining(fix) }]),
   );
