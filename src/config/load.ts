@@ -22,10 +22,10 @@ export interface WrittenConfig extends ConfigSource {
 /** Path of the `.env` that belongs to a configuration file. */
 export const envFileOf = (config: string): string => join(dirname(config), '.env');
 
-/** The text of a file; `null` where it cannot be read. */
+/** The text of a file, without the byte order mark that some editors write; `null` where it cannot be read. */
 function textOf(path: string): string | null {
   try {
-    return readFileSync(path, 'utf8');
+    return new TextDecoder().decode(readFileSync(path));
   } catch {
     return null;
   }
@@ -43,24 +43,27 @@ export function readSettings(source: ConfigSource): { settings: Settings; digest
   };
 }
 
+/** Why a file gives no text, and what to do, by Node's code. */
+const unreadable: Readonly<Record<string, readonly [reason: string, fix: string]>> = {
+  ENOENT: [
+    'the file does not exist',
+    'run `npx sluice init` to write one (in the repository: `npm run sluice -- init`), or name another file with --config',
+  ],
+  ERR_ENCODING_INVALID_ENCODED_DATA: ['the file is not UTF-8', 'save it as UTF-8'],
+};
+
 /** Reads the file and the `.env` beside it; a variable of `env` wins over that of `.env`. @throws ConfigError when the file cannot be read */
 export function readFiles({ path, env }: ConfigSource): WrittenConfig {
   try {
-    const text = readFileSync(path, 'utf8');
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(path));
     const variables = textOf(envFileOf(path)) ?? '';
     return { text, digest: `${text}\0${variables}`, path, env: { ...parseEnv(variables), ...env } };
   } catch (error) {
     const { code = 'unknown' } = error as NodeJS.ErrnoException;
-    const [reason, fix] =
-      code === 'ENOENT'
-        ? [
-            'the file does not exist',
-            'run `npx sluice init` to write one (in the repository: `npm run sluice -- init`), or name another file with --config',
-          ]
-        : [
-            `the file cannot be read (${code})`,
-            'correct its permissions, or name another file with --config',
-          ];
+    const [reason, fix] = unreadable[code] ?? [
+      `the file cannot be read (${code})`,
+      'correct its permissions, or name another file with --config',
+    ];
     throw new ConfigError(path, [{ path: '', line: null, reason, fix }]);
   }
 }

@@ -1,6 +1,7 @@
-import { resolve } from 'node:path';
-import { readFileSync } from 'node:fs';
-import { describe, expect, test } from '@jest/globals';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { afterAll, describe, expect, test } from '@jest/globals';
 import { LineCounter, parseDocument } from 'yaml';
 import { readDocument } from '../../src/config/check-text.ts';
 import { loadSettings, type Env } from '../../src/config/load.ts';
@@ -305,5 +306,28 @@ describe('variables', () => {
     ['"${toString}"', 'toString, which is not set'],
   ])('may not be empty, and names of the object prototype are not set: %s', (written, reason) =>
     expect(problemsOf(withCredential(written), { A: '' })[0]?.reason).toContain(reason),
+  );
+});
+
+describe('files as other editors save them', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-encoding-'));
+  afterAll(() => rmSync(folder, { recursive: true }));
+  const path = join(folder, 'sluice.yaml');
+  const load = (written: string, encoding: BufferEncoding, variables = '') => {
+    writeFileSync(path, written, encoding);
+    writeFileSync(join(folder, '.env'), variables);
+    return loadSettings({ path, env: {} });
+  };
+
+  test('may begin with a byte order mark', () => {
+    const text = file({ api: "credential: '${TOKEN}', " });
+    const settings = load(`\uFEFF${text}`, 'utf8', '\uFEFFTOKEN=from-the-file\r\n');
+    expect(settings.upstreams.get('api')?.credential?.source).toMatchObject({ value: 'from-the-file' });
+  });
+
+  test.each(['utf16le', 'latin1'] as const)('are refused with their reason where they are %s', (encoding) =>
+    expect(() => load(`\uFEFF# größer\n${file()}`, encoding)).toThrow(
+      /the file is not UTF-8\n {4}fix: save it as UTF-8/,
+    ),
   );
 });
