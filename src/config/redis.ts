@@ -10,7 +10,7 @@ const form = /^(redis|rediss)(?:\+(sentinel|cluster))?:\/\/(?:([^@/?#\s]*)@)?([^
 
 const notUrl: is.Fault = {
   reason: 'is not a Redis URL',
-  fix: 'write redis://host:6379 or rediss://user:password@host:6380',
+  fix: 'write redis://host:6379 or rediss://user:password@host:6380, on one line, with user and password percent-encoded',
 };
 
 /** The parts of a Redis URL; `null` = it is none. */

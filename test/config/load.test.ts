@@ -6,7 +6,7 @@ import { LineCounter, parseDocument } from 'yaml';
 import { readDocument } from '../../src/config/check-text.ts';
 import { loadSettings, type Env } from '../../src/config/load.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
-import { file, parse, problemsOf } from './parse.ts';
+import { file, parse, problemsOf, strongKey } from './parse.ts';
 
 const pathOf = (name: string): string => new URL(name, import.meta.url).pathname;
 const upstreamOf = (text: string, env: Env = {}): UpstreamSettings | undefined =>
@@ -270,6 +270,10 @@ describe('the messages about a configuration file', () => {
     [
       file({ more: 'server: { publicHosts: ["https://x"] }\n' }),
       'write a text that matches /^[a-z0-9.[\\]:-]+$/i',
+    ],
+    [
+      file({ more: `redis: { url: "redis://:pass/word@redis:6379" }\n${strongKey}` }),
+      'write redis://host:6379 or rediss://user:password@host:6380, on one line, with user and password percent-encoded',
     ],
   ])('name each form that the value may have: %j', (text, fix) =>
     expect(problemsOf(text)).toMatchObject([{ fix }]),
