@@ -79,7 +79,8 @@ function firstUpstream(text: string): FirstUpstream {
         'limits: { requestsPerMinute: 60 } # what the API allows: its documentation says so',
       ],
       secret: 'API_TOKEN',
-      path: 'api/',
+      // Behind an origin with a wildcard a call names its host.
+      path: url.host.startsWith('*') ? `api/${url.host.replace('*', 'YOUR-HOST')}/` : 'api/',
     };
   const names = Object.keys(known);
   throw new UsageError(

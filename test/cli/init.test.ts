@@ -35,6 +35,11 @@ test.each(['openai', 'anthropic', 'shopify', 'github', 'https://api.example.com'
   },
 );
 
+test('the first call of an origin with a wildcard has a place for its host', async () => {
+  const { out } = await init('sluice.yaml', {}, '--upstream', 'https://*.api.example.com:8443');
+  expect(out).toMatch(/\/via\/api\/YOUR-HOST\.api\.example\.com:8443\/$/);
+});
+
 test('a variable of the environment stands before that of the file', async () => {
   await init();
   writeFileSync(file('.env'), read('.env').replace('OPENAI_API_KEY=', 'OPENAI_API_KEY=${NO'));
