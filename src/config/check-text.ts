@@ -8,7 +8,7 @@
 import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument, visit } from 'yaml';
 import type { z } from 'zod';
 import { isDurationKey, secondsOf } from '../duration.policy.ts';
-import { didYouMean } from '../nearest.policy.ts';
+import { didYouMean, nearest } from '../nearest.policy.ts';
 import type { Fault, Path } from './values.ts';
 
 /** Environment as the configuration sees it. */
@@ -246,12 +246,15 @@ function explain(issue: Issue, base: Path = []): Finding[] {
   switch (issue.code) {
     case 'custom':
       return one(issue.message, String(issue.params?.['fix']));
-    case 'unrecognized_keys':
-      return issue.keys.map((key) => ({
-        path: [...path, key],
-        reason: 'is not a known key',
-        fix: `${didYouMean(key, issue.message.split(', '))}known here: ${issue.message}`,
-      }));
+    case 'unrecognized_keys': {
+      const [known = '', below = ''] = issue.message.split('\n');
+      return issue.keys.map((key) => {
+        const place = below.split(' ').find((path) => path.endsWith(`.${key}`));
+        const meant = [nearest(key, known.split(', ')), place].filter((name) => typeof name === 'string');
+        const question = meant.length === 0 ? '' : `did you mean ${meant.join(' or ')}? `;
+        return { path: [...path, key], reason: 'is not a known key', fix: `${question}known here: ${known}` };
+      });
+    }
     case 'invalid_union':
       return explainUnion(issue, path);
     case 'invalid_type': {
