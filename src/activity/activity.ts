@@ -3,6 +3,7 @@
  * waits and was refused, and how much more fits; of workspaces their state now and their pressure in the requested window. Owns also who is
  * shown by label. The words are made in `answer.policy.ts`.
  */
+import type { MeterSnapshot } from '../bucket.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
@@ -207,15 +208,16 @@ export class Activity {
     const byMinute = hour.byMinute(upstream);
     const headroom = await this.headrooms.ofUpstream(upstream);
     const { waiting, inFlight } = hour.calls(upstream);
+    const recent = lastMinuteOf(byMinute, hour.now);
     const state: UpstreamState = {
       upstream,
       condition: this.#conditionOf(upstream, mode, inForce),
       growth: headroom?.growth ?? null,
-      limits: inForce === null ? [] : this.#limitsOf(inForce),
+      limits: inForce === null ? [] : this.#limitsOf(inForce, recent.calls === 0),
       waiting,
       oldestMs: Math.round(oldestMs),
       maxWaitMs: inForce?.maxWaitMs ?? 0,
-      recent: lastMinuteOf(byMinute, hour.now),
+      recent,
       lastHour: hourOf(byMinute),
     };
     return {
@@ -249,9 +251,16 @@ export class Activity {
     return inForce === null ? { kind: 'taking' } : closing(inForce);
   }
 
-  /** Of each kind of limit the fullest, and the fullest ceilings. */
-  #limitsOf({ buckets, lanes }: InForce): readonly LimitState[] {
-    const meters = buckets.flatMap(({ meters: own }) => own);
+  /**
+   * Of each kind of limit the fullest, and the fullest ceilings. `isIdle`: nobody has called for a minute, so that what the configuration
+   * states for a minute or less is unused, also where no bucket is known here.
+   */
+  #limitsOf({ buckets, lanes, stated }: InForce, isIdle: boolean): readonly LimitState[] {
+    const unused = stated.filter(({ windowMs }) => isIdle && windowMs <= minuteMs);
+    const meters: readonly MeterSnapshot[] =
+      buckets.length === 0
+        ? unused.map((each) => ({ ...each, level: 0 }))
+        : buckets.flatMap(({ meters: own }) => own);
     const own = meters.map(({ meter: unit, limit, level, windowMs, isReported }): LimitState => {
       const owner = isReported === true ? 'provider' : 'setting';
       return { owner, workspace: null, unit, windowMs, limit, used: hundredths(level) };

@@ -507,7 +507,7 @@ function calmAnswer(apis: readonly UpstreamState[]): Answer {
   if (apis.every(({ lastHour }) => lastHour.calls === 0))
     return said(
       ['grey', 'Not known yet: no calls so far.'],
-      'Nothing. Limits show with the first answers.',
+      'Nothing: no call has come.',
       `Nothing. Sluice is ready for ${listed(apis.map(({ upstream }) => upstream))}.`,
       { text: 'Check the configuration', command: 'sluice check' },
     );

@@ -159,6 +159,12 @@ describe('the answer says what an operator did wrong, or what an upstream does:'
     });
   });
 
+  test('the limit that is configured for an upstream that nobody calls', async () => {
+    await start('limits: { requestsPerMinute: 60 }');
+    const limits = [{ owner: 'setting', unit: 'requests', windowMs: 60_000, limit: 60, used: 0 }];
+    expect((await said()).upstreams).toMatchObject([{ limits }]);
+  });
+
   test('that every API can take more, after the first success behind errors', async () => {
     await start('limits: { requestsPerMinute: 60 }');
     answer = [401, '{}'];

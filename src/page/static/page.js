@@ -121,7 +121,12 @@ function cellsOf(api) {
     cell(bold(upstream), recent.calls === 0 ? 'no calls now' : `${calls(recent.calls)} a minute`),
     cell(pill(answer), ''),
     lastHour.calls === 0
-      ? cell('', 'No limit known yet. The first answer tells.')
+      ? cell(
+          '',
+          api.limits.length === 0
+            ? 'No limit known yet. The first answer tells.'
+            : 'no calls in the last hour',
+        )
       : cell(columns(api), busiest + (fits === null ? '; no limit is known' : `, ${whole(fits)} fit`)),
     waiting === 0
       ? cell('none wait', back)
@@ -165,7 +170,7 @@ function details({ limits, rehearsed, maxWaitMs }) {
     refusedRatio > 0 ? `over ${duration(maxWaitMs)}` : duration(longestWaitMs),
     share(refusedRatio),
   ]);
-  const bars = limits.length === 0 ? ['No limit is known yet.'] : limits.map(limitBar);
+  const bars = limits.length === 0 ? ['No limit is known here yet.'] : limits.map(limitBar);
   const now = part('Its limits now', make('div', { class: 'limits' }, ...bars));
   if (rows.length === 0) return [now];
   return [now, part('If the last hour’s traffic were', table(['Traffic', 'Longest wait', 'Refused'], rows))];
