@@ -90,6 +90,14 @@ test('every new connection makes a replica doubt: it may lead to another server'
   expect(one.doubts()).toBe(1);
 });
 
+test('a Redis without memory takes no heartbeat: a replica would count it as usable, and find that it takes no calls', async () => {
+  const { one } = await twoReplicas();
+  await one.beat();
+  await server.probe.config('SET', 'maxmemory', '1');
+  await expect(one.beat()).rejects.toThrow(/OOM/);
+  await server.probe.config('SET', 'maxmemory', '0');
+});
+
 test('a foreign value in the place of the replicas is replaced', async () => {
   const { one, two } = await twoReplicas();
   await server.probe.set(replicasKey, 'foreign');
