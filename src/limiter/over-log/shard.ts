@@ -600,7 +600,7 @@ export class Shard {
         else if (!this.#calls.has(lease)) {
           // It may not be known any more how it ended: its call may have been sent.
           const settlement = this.#unheard.get(lease) ?? { kind: 'succeeded', spent: null };
-          void this.#say(bucket, settleEvent(lease, withoutRequeue(settlement)));
+          void this.#say(bucket, { ...settleEvent(lease, withoutRequeue(settlement)), isLate: true });
         }
       }
     }

@@ -376,6 +376,8 @@ export type BucketEvent =
       readonly lease: LeaseToken;
       readonly settlement: Settlement;
       readonly lesson: TimedLesson | null;
+      /** The call may have ended long before: the log was away, or lacked the end. */
+      readonly isLate?: true;
     }
   /** Learns from a response whose call goes on. */
   | { readonly kind: 'learn'; readonly lease: LeaseToken; readonly lesson: TimedLesson }

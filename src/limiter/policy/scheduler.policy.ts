@@ -169,7 +169,7 @@ function slotTaken(bucket: Bucket, { lease: token, edge }: Said<'slot_taken'>, n
 /** Ends a lease, once: a token that is not known any more changes nothing. False: it is not. */
 function settle(
   bucket: Bucket,
-  { lease: token, settlement, lesson: taught }: Said<'settle'>,
+  { lease: token, settlement, lesson: taught, isLate }: Said<'settle'>,
   now: number,
 ): boolean {
   const lease = bucket.leases.get(token);
@@ -185,7 +185,7 @@ function settle(
       if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
       if (lesson !== null) applyLesson(bucket, lease, lesson, now);
       bucket.opened = true;
-      for (const served of [lane, bucket]) noteService(served, now - lease.grantedAt);
+      if (isLate !== true) for (const served of [lane, bucket]) noteService(served, now - lease.grantedAt);
       endLease(bucket, lane, lease);
       bucket.tickets.delete(ticket.id);
       break;

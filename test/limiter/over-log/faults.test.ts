@@ -320,6 +320,20 @@ describe('while the log is away, with whenDown: deny', () => {
   });
 });
 
+test.each(['deny', 'local'] as const)(
+  'that the log was away is no reason to expect long calls, with whenDown: %s',
+  async (whenDown) => {
+    const c = world.replica('c', { whenDown });
+    await c.ask(['first'], serial);
+    c.end().goAway();
+    await c.settle('first');
+    await world.pass(10_000);
+    c.end().comeBack();
+    await world.pass(2_000);
+    expect(await a.ask(['second', 'third'], { ...serial, maxWaitMs: 500 })).toEqual(['granted', 'queued']);
+  },
+);
+
 describe('settings that came while the log was away', () => {
   test.each(['deny', 'local'] as const)('hold for all afterwards, with whenDown: %s', async (whenDown) => {
     const c = world.replica('c', { whenDown });
