@@ -38,6 +38,8 @@ const adviceOf = {
     'Redis does not answer in time: is the network to it up, is it overloaded, does a firewall drop the connection?',
   read_only:
     'Redis is a read-only replica and takes no writes: redis.url must lead to the primary, or to Sentinels that know it.',
+  replicas:
+    'Redis has fewer replicas than its min-replicas-to-write demands and takes no writes: bring them back, or lower that number.',
   memory:
     'Redis has reached maxmemory and takes no writes: raise maxmemory, or remove what else is stored there.',
   persistence: 'Redis cannot save its data and takes no writes (MISCONF): look at its disk and its log.',
@@ -65,11 +67,12 @@ const replyPatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
   [/^(WRONGPASS|NOAUTH)/, 'password'],
   [/^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
   [forbidden, 'permission'],
-  [/READONLY/, 'read_only'],
+  [/READONLY|^MASTERDOWN/, 'read_only'],
+  [/^NOREPLICAS/, 'replicas'],
   [/^OOM|maxmemory/, 'memory'],
   [/MISCONF/, 'persistence'],
   [/^LOADING/, 'loading'],
-  [/^(CLUSTERDOWN|MASTERDOWN|NOREPLICAS|TRYAGAIN)/, 'cluster'],
+  [/^(CLUSTERDOWN|TRYAGAIN)/, 'cluster'],
   [/DB index is out of range/, 'database'],
   [/max number of clients/, 'closed'],
 ];

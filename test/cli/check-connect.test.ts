@@ -141,6 +141,7 @@ describe('a credential', () => {
 test('a Redis that cannot be used is named with its cause by the command, in the log of a start and in readiness', async () => {
   const [locked, plain] = [await redis('--requirepass', 'canary-right'), await redis()];
   const copy = await redis('--replicaof', '127.0.0.1', String(plain.port));
+  const alone = await redis('--min-replicas-to-write', '1');
   const withPassword = `redis://:canary-wrong@127.0.0.1:${locked.port}`;
   const api = [entry('api', 'https://api.example')];
   const hash = createKey().hash;
@@ -151,6 +152,7 @@ test('a Redis that cannot be used is named with its cause by the command, in the
     [`redis://127.0.0.1:${await freePort()}`, 'refused', /start Redis, or correct host and port of the URL/],
     [plain.url.replace('redis:', 'rediss:'), 'tls', /write redis:\/\/ instead of rediss:\/\//],
     [copy.url, 'read_only', /redis.url must lead to the primary, or to Sentinels/],
+    [alone.url, 'replicas', /fewer replicas than its min-replicas-to-write demands/],
   ] as const) {
     const { lines } = await tryConnections(settingsOf(api, '{}', redisSection(url)));
     expect(lines[0]).toMatch(words);
