@@ -93,13 +93,15 @@ export class Attempts {
       call: { ...description, replayable: body.replayable },
       outcome: outcomeOf(result, isCredentialRenewed),
       history,
-      // The bucket has served calls since it first refused this one: the refusal lies in the call, and not in the bucket.
-      othersPass: refusedAt !== null && responseTimes.hasServedSince(request.admission.bucket, refusedAt),
+      // The bucket serves other calls since it first refused this one: the refusal lies in the call, and not in the bucket.
+      othersPass: refusedAt !== null && responseTimes.servesOthersSince(request.admission.bucket, refusedAt),
       remainingMs,
       passesThrottles: isObserved,
       hintlessMs: route.upstream.dialect?.hintlessMs ?? null,
       honouredMs: honouredWaitMs(call.rawFields),
     });
+    if (decision.kind === 'resend' && decision.cause === 'hintless')
+      responseTimes.noteRefused(request.admission.bucket);
     if (decision.closeMs > 0) callRecord.recording?.closed(clock.monotonic(), decision.closeMs);
     return decision;
   }

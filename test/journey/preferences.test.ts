@@ -90,6 +90,25 @@ test('the usual time of an upstream follows its responses, and is that of most o
   expect(times.usualMs('b')).toBeGreaterThan(4_900);
 });
 
+test('a call is refused alone where others are served meanwhile, and not where the bucket refuses many of them', () => {
+  const times = new ResponseTimes();
+  const refuse = (count: number): void => {
+    for (let n = 0; n < count; n += 1) times.noteRefused('b');
+  };
+  refuse(1);
+  expect(times.servesOthersSince('b', 0)).toBe(false);
+  times.note('b', 5, 60);
+  refuse(4);
+  // The one that was served had been sent before.
+  expect(times.servesOthersSince('b', 5)).toBe(false);
+  expect(times.servesOthersSince('b', 4)).toBe(true);
+  refuse(20);
+  times.note('b', 100, 160);
+  expect(times.servesOthersSince('b', 50)).toBe(false);
+  for (let at = 101; at < 160; at += 1) times.note('b', at, at + 60);
+  expect(times.servesOthersSince('b', 50)).toBe(true);
+});
+
 /** With the fields that such clients send; `test/sdk/client-timeouts.test.ts` asks real ones. */
 describe('the time-out of a client', () => {
   const read = (fields: Readonly<Record<string, string>>) => clientTimeouts(new Map(Object.entries(fields)));
