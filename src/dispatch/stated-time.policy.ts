@@ -359,7 +359,11 @@ const countsWithin =
 /** What stands around a time that a word asks for behind it: "in 30 seconds you can try again", "30 seconds until the reset". */
 const standsBeforeAsked = /(?:^|\b(?:in|after)) ?$/i;
 const standsBehindTime = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
-const durations = new RegExp(`${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b`, 'gi');
+/** Vimeo's "an hour or so" is no time: a field beside it states the reset. */
+const durations = new RegExp(
+  `${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b(?! or so)`,
+  'gi',
+);
 const instants = new RegExp(instantInText, 'i');
 /** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
 const bareSeconds =

@@ -152,6 +152,7 @@ describe('the wait in the body of a refusal', () => {
     ['a page', '<html><h1>429</h1>Please wait 30 seconds before trying again.</html>', 30_000],
     ['words', 'Please try again in 1 minute and 30 seconds.', 90_000],
     ['one of a unit', { message: 'Slow down. Please try again in a minute.' }, 60_000],
+    ['Vimeo', { error: 'Too many API requests. Wait an hour or so, then try again.' }, null],
     ['one of a unit in words', 'Please try again in one minute', 60_000],
     ['hours, minutes and seconds', 'Retry after 00:01:30', 90_000],
     ['an object', google({ seconds: 30, nanos: 0 }), 30_000],
