@@ -26,8 +26,8 @@
  *
  * Where `passesThrottles` holds, a throttle of any kind and a 429 are never absorbed.
  *
- * (1) For others the bucket is closed for the first second only: no evidence says more. A call that is refused again while nearly all others pass
- * is sent three times more at most, because those behind it in its lane wait for it.
+ * (1) For others the bucket is closed for the first second only: no evidence says more. A call that is refused again while nearly all
+ * others pass is sent three times more at most, because those behind it in its lane wait for it.
  * (2) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
  * (3) 520 to 524 are a CDN's words for what 502 and 504 say.
  * "Own key": the request states a key that the upstream honours (`@idempotent`, `unique_token` of commerce). `Idempotency-Key` is none:
