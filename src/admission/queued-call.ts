@@ -313,11 +313,7 @@ export class WaitRegistry {
   /** Resolves with the lease of the call; rejects when the call ends before, at the latest at its deadline. */
   wait(call: QueuedCall): Promise<Lease> {
     const before = call.state;
-    if (before.kind === 'gone') {
-      // A call that ended while it was on its way upstream may have come back into the lane with its response.
-      this.#takeOut(call);
-      return Promise.reject(before.why as Error);
-    }
+    if (before.kind === 'gone') return Promise.reject(before.why as Error);
     const since = this.clock.monotonic();
     const { promise, resolve, reject } = Promise.withResolvers<Lease>();
     const cancelDeadline = this.clock.after(call.deadline - since, () =>
