@@ -84,6 +84,10 @@ async function verifyState(browser: Browser, name: string, state: PageStateCase,
         const scrolls = 'document.documentElement.scrollWidth - document.documentElement.clientWidth';
         const overflow = await page.evaluate(scrolls);
         check('nothing scrolls sideways', overflow === 0, String(overflow));
+        if (name === 'out of credit') {
+          const cause = await page.locator('#api-openai .row > :nth-child(5)').innerText();
+          check('says why calls are refused', cause.includes('it refuses every call'), cause);
+        }
         if (look.name === 'desktop') await verifyFigures(page, driven, state, check);
         await verifyAccess(page, check);
         if (look.name === 'desktop') await verifyKeyboard(page, check);

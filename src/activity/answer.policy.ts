@@ -269,7 +269,7 @@ function conditionFinding(api: UpstreamState, now: number, refusedNow: string): 
     return found(
       [2, 'red', `No: ${short}`, why],
       `The provider refuses every call since ${clock(since)} (${said ?? `status ${status}`}).${isBroke ? ' Top up the account there.' : ''}`,
-      `${lastHour.answeredInstead === 0 ? '' : `${instead} `}Sluice asks again with one call in ${duration(retryInMs)}.`,
+      `${lastHour.answeredInstead === 0 ? '' : `${instead} `}Sluice asks again with ${retryInMs > 0 ? `one call in ${duration(retryInMs)}` : 'the next call'}.`,
       { text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` },
     );
   }

@@ -105,7 +105,13 @@ export function drivenObservation(
     if (end === 'shed')
       return call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long', heldBy, admission });
     if (end === 'refused for good')
-      return call.ended({ outcome: 'rejected', status: 429, code: 'upstream_refused', admission });
+      return call.ended({
+        outcome: 'rejected',
+        status: 429,
+        code: 'upstream_refused',
+        heldBy: 'closed',
+        admission,
+      });
     call.queued();
     call.sent();
     if (end === 'flight') return;

@@ -128,6 +128,13 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
       state.breakers.set('openai', { status: 429, since, retryInMs: 52_000, said: 'insufficient_quota' });
     },
   },
+  'out of credit, nobody calls': {
+    says: /^No for openai: it is out of credit\./,
+    wrongNow: /^Sluice asks again with the next call\.$/,
+    tone: 'red',
+    last: ({ state }) =>
+      void state.breakers.set('openai', { status: 429, since, retryInMs: 0, said: 'insufficient_quota' }),
+  },
   'credential ended': {
     says: /^No for openai: its credential has ended\./,
     wrongNow: /None wait/,

@@ -114,8 +114,9 @@ function cellsOf(api) {
   const fits = perMinute(api);
   const busiest = `busiest minute: ${calls(headroom?.busiestMinute ?? 0)}`;
   const all = refused + answeredInstead;
-  const [cause, most] = Object.entries(heldBy).sort(([, a], [, b]) => b - a)[0] ?? ['', 0];
-  const why = answeredInstead > most ? 'it refuses every call' : (causes[cause] ?? cause);
+  // What Sluice answers instead of the upstream is counted as held by `closed`, too.
+  const [cause = ''] = Object.entries(heldBy).sort(([, a], [, b]) => b - a)[0] ?? [];
+  const why = answeredInstead > refused ? 'it refuses every call' : (causes[cause] ?? cause);
   const back = reserved === 0 ? '' : `${whole(reserved)} will come back`;
   return [
     cell(bold(upstream), recent.calls === 0 ? 'no calls now' : `${calls(recent.calls)} a minute`),
