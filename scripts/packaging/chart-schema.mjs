@@ -112,7 +112,7 @@ export const schema = {
       propertyNames: environmentName,
       additionalProperties: { type: ['string', 'number', 'boolean'] },
     },
-    extraEnv: objects,
+    extraEnv: { type: 'array', items: { type: 'object', properties: { name: string, value: string } } },
     extraEnvFrom: objects,
     redis: strict({
       url: { type: 'string', pattern: '^(rediss?([+](sentinel|cluster))?://.+)?$' },

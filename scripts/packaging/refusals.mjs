@@ -34,7 +34,13 @@ export const refusals = [
   ['secretEnv without a key', 'secretEnv.A.secret=s', /key/],
   ['minReplicas 0', 'autoscaling.minReplicas=0', /minReplicas/, /1/],
   ['a wait read from the environment', api('limits.maxWaitSeconds=${WAIT}'), /maxWaitSeconds/],
+  ['a number as a variable', 'extraEnv[0].name=A,extraEnv[0].value=1', /extraEnv/, /string/],
   // ---- by the checks
+  [
+    'a label of the chart',
+    `podLabels.app\\.kubernetes\\.io/name=x`,
+    /podLabels holds app\.kubernetes\.io\/name/,
+  ],
   ['an upstream that does not exist', acme('upstreams={ap}'), /acme names the upstream ap\b/, /It has api/],
   ['a ceiling on one', acme('requestsPerMinute.ap=3'), /workspaces\.acme names the upstream ap\b/],
   ['two autoscalers', `${hpa},autoscaling.keda=true`, /exclude each other/],

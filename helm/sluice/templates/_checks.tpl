@@ -20,6 +20,14 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- fail "More than one replica needs Redis: without it each pod would allow the whole limit. Set redis.existingSecret.name (or redis.url), or replicaCount: 1 without autoscaling." -}}
 {{- end -}}
 
+{{- range $labels := list "commonLabels" "podLabels" -}}
+{{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" -}}
+{{- if hasKey (get $v $labels) . -}}
+{{- fail (printf "%s holds %s, which the chart sets itself and by which it finds its pods. Use another label; nameOverride changes the name." $labels .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- $sources := 0 -}}
 {{- range list $v.redis.url ($v.redis.existingSecret).name $v.redis.development.enabled -}}{{- if . -}}{{- $sources = add1 $sources -}}{{- end -}}{{- end -}}
 {{- if gt (int $sources) 1 -}}

@@ -28,10 +28,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: sluice
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{ toYaml (merge dict .Values.commonLabels (dict "app.kubernetes.io/part-of" "sluice")) }}
 {{- end }}
 
 {{- define "sluice.labels" -}}
@@ -42,10 +39,7 @@ app.kubernetes.io/name: {{ include "sluice.name" . }}
 {{- define "sluice.podLabels" -}}
 {{ include "sluice.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: sluice
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{ toYaml (merge dict .Values.podLabels .Values.commonLabels (dict "app.kubernetes.io/part-of" "sluice")) }}
 {{- end }}
 
 {{- define "sluice.serviceAccountName" -}}
