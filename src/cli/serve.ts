@@ -87,13 +87,22 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
 const errorLine = (message: string): string =>
   JSON.stringify({ level: 'error', time: new Date(systemClock.now()).toISOString(), message });
 
+/** What Node says of an address on which it cannot listen: `hostname` where it is a name that is not known. */
+interface Listened {
+  readonly port?: number;
+  readonly address?: string;
+  readonly hostname?: string;
+}
+
 function whyNotStarted(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
-  const { code, port } = error as NodeJS.ErrnoException & { readonly port?: number };
+  const { code, port, address, hostname } = error as NodeJS.ErrnoException & Listened;
   if (code === 'EADDRINUSE')
     return `port ${port} is in use. End what listens there, or give server.port and server.adminPort other numbers.`;
   if (code === 'EACCES')
     return `port ${port} may not be used by this user. Give server.port a number above 1023.`;
+  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND' || code === 'EAI_AGAIN')
+    return `${hostname ?? address} is no address of this machine. Give server.host and server.adminHost addresses without a port, such as 127.0.0.1, or 0.0.0.0 for all.`;
   return error.message;
 }
 

@@ -37,6 +37,19 @@ test('a port that is in use is named, with what to do, and a replica that could 
   }
 });
 
+test.each(['127.0.0.1:8080', '192.0.2.1'])(
+  'a host on which nobody can listen is named, with what to do: %s',
+  async (host) => {
+    const { ended, printed } = sluice(
+      'serve',
+      '--config',
+      fileOf(yamlOf().replace('host: 127.0.0.1', `host: '${host}'`)),
+    );
+    expect(await ended).toBe(1);
+    expect(printed()).toContain(`${host} is no address of this machine. Give server.host`);
+  },
+);
+
 test('a process that may open few files says so, and refuses connections before it has none left for the probes', async () => {
   const command = ['bin/sluice.mjs', 'serve', '--config', fileOf(yamlOf())];
   const serving = start('bash', ['-c', 'ulimit -n 256; exec "$@"', '_', process.execPath, ...command]);
