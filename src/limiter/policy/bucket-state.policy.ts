@@ -212,6 +212,8 @@ export interface Bucket extends Turns {
   /** Number of the latest lease. */
   sequence: number;
   lastGrantAt: number | null;
+  /** When a call was first granted after it was last closed, and how many have been since; `null` = it was never closed. */
+  reopening: { readonly since: number; readonly grants: number } | null;
   /**
    * The latest call, where a crowd waits for its response until then at most, and when a call had been granted before it. `null` = none
    * waits.
@@ -246,6 +248,7 @@ export function createBucket(probe: number, now: number): Bucket {
     background: null,
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,
+    reopening: null,
     pilot: null,
     ...noTurns(),
   };
@@ -312,10 +315,11 @@ export function learnFromRefusal(bucket: Bucket, now: number): void {
 }
 
 // First calls: how many may be on their way while nobody knows whether the upstream takes them: probes of a bucket of which no response has
-// stated anything yet, and a pilot where a crowd waits after a silence (docs/adr/0003).
+// stated anything yet, a pilot where a crowd waits after a silence, and the first ones after a refusal by an upstream that states no limit
+// (docs/adr/0003).
 
-/** Until the first response the number of probes doubles at this interval, so that a slow response delays no call for long. */
-const probeDoublingMs = 250;
+/** The number of first calls doubles at this interval, so that a slow response delays no call for long. */
+const doublingMs = 250;
 /** After so many doublings a million calls may go: more than wait anywhere. */
 const maxDoublings = 20;
 
@@ -333,18 +337,41 @@ export const pilotCrowd = 8;
 export function nextFirstCallAt(bucket: Bucket, now: number): number {
   const { pilot, probe, probingSince } = bucket;
   if (pilot !== null && pilot.until > now && allWaiting(bucket) >= pilotCrowd) return pilot.until;
+  const reopensMs = reopensInMs(bucket, 0, now);
+  if (reopensMs > 0) return now + reopensMs;
   if (bucket.opened || probe <= 0 || probingSince === null) return now;
-  const steps = Math.min(maxDoublings, Math.floor((now - probingSince) / probeDoublingMs));
+  const steps = Math.min(maxDoublings, Math.floor((now - probingSince) / doublingMs));
   if (bucket.leases.size < probe * 2 ** steps) return now;
-  return probingSince + (steps + 1) * probeDoublingMs;
+  return probingSince + (steps + 1) * doublingMs;
+}
+
+/** After so many doublings a crowd of a thousand has left. */
+const maxReopening = 10;
+
+/**
+ * Milliseconds until a call may leave that has so many before it; 0 = now. An upstream whose responses state no limit, and whose windows
+ * nobody has described, would refuse most of a crowd again, and count that: after it was closed the number of calls that have left doubles
+ * with each interval.
+ */
+export function reopensInMs(bucket: Bucket, ahead: number, now: number): number {
+  const { closedUntil, reopening, learnedInFlight, meters } = bucket;
+  if (closedUntil === null || learnedInFlight !== null) return 0;
+  for (const { reported, log } of meters.values()) if (reported !== null || log !== null) return 0;
+  const isUnused = reopening === null || reopening.since < closedUntil;
+  const { since, grants } = isUnused ? { since: Math.max(closedUntil, now), grants: 0 } : reopening;
+  const doublings = Math.min(maxReopening, Math.ceil(Math.log2(grants + ahead + 1)));
+  return Math.max(0, since + doublings * doublingMs - now);
 }
 
 /** A call was granted and has left its line: after a silence it is the pilot of the calls that wait. */
 export function noteGrant(bucket: Bucket, { token }: Lease, now: number): void {
-  const { lastGrantAt: silentSince } = bucket;
+  const { lastGrantAt: silentSince, closedUntil, reopening } = bucket;
   const isPilot = silentSince !== null && now - silentSince >= silenceMs && allWaiting(bucket) >= pilotCrowd;
   bucket.pilot = isPilot ? { token, until: now + pilotMs, silentSince } : null;
   bucket.lastGrantAt = now;
+  if (closedUntil === null) return;
+  const isFirst = reopening === null || reopening.since < closedUntil;
+  bucket.reopening = isFirst ? { since: now, grants: 1 } : { ...reopening, grants: reopening.grants + 1 };
 }
 
 /** The outcome of the lease's call is known. If it was the pilot, the others need not wait for it any more. */

@@ -18,6 +18,7 @@ import {
   isFull,
   type Lane,
   maxInFlightOf,
+  reopensInMs,
   turnsOf,
 } from './bucket-state.policy.ts';
 import { callsAhead, firstIn, inFlightOf, rounding, turnsBefore, twinIn } from './lanes.policy.ts';
@@ -98,6 +99,7 @@ export const goesAtOnce = (
   bucket.withheld === null &&
   closedMs(bucket, now) === 0 &&
   !isFull(bucket, now) &&
+  reopensInMs(bucket, 0, now) === 0 &&
   (lane === undefined || (lane.asleep.size === 0 && maxInFlight === null)) &&
   meterNames.every((name) => hasRoom(bucket.meters.get(name), costs[name] ?? 0, now));
 
@@ -185,6 +187,8 @@ function bucketForecast(bucket: Bucket, { position, reserved, windows }: Behind,
   }
   const aheadHere = position.ahead + (reserved?.inLane ?? 0);
   const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, aheadHere);
+  const reopensMs = reopensInMs(bucket, aheadInBucket, now) - ofBucket.waitMs;
+  if (reopensMs > 0) consider(afterStandstill(ofBucket, { waitMs: reopensMs, heldBy: 'requests' }));
   for (const [places, standstill, ahead] of [
     [placesOfLane(bucket, position), ofLane, aheadHere + firstInWorkspace(bucket, position)],
     [placesOfBucket(bucket, now, position.serviceMs), ofBucket, aheadInBucket],

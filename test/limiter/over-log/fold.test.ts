@@ -112,7 +112,7 @@ atOrigins('an entry of the log', (instant) => {
     log.say(1, 'r1', log.end('first', throttled(500)));
     const more = { ...unlimited, maxQueued: count };
     log.say(2, 'r1', ...Array.from({ length: count }, (_, n) => log.call(`t${n}`, 2, more)));
-    const first = log.say(501, 'r1', tick);
+    const first = log.say(501, 'r1', inBucket({ kind: 'open', agoMs: 0 }));
     expect(first.grants.length).toBeGreaterThan(maxWorkPerEntry / 2);
     expect(first.grants.length).toBeLessThanOrEqual(maxWorkPerEntry + maxPerPump);
     expect(first.nextAt).toBe(instant(501));

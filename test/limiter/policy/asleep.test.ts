@@ -131,7 +131,7 @@ atOrigins('a refusal', (instant) => {
     line.settle('o', throttled(40_000));
     expect(line.at(1_020).admit('x', { maxWaitMs: 0 })).toMatchObject({
       heldBy: 'closed',
-      retryInMs: 39_990,
+      retryInMs: 40_240,
     });
   });
 });

@@ -69,14 +69,14 @@ atOrigins('the forecast for a call', (instant) => {
     for (const [ticket, at] of told) expect(Math.abs((left.get(ticket) ?? 0) - at)).toBeLessThanOrEqual(1);
   });
 
-  test('is not before the bucket opens or the lane wakes', () => {
+  test('is not before the bucket opens or the lane wakes, nor before the calls that go first then', () => {
     const line = new TestBucket(instant);
     line.enter(['a', 'b']);
     line.slotTaken('b', { slots: 0, nextSlotMs: 4_000 });
     line.enter(['c']);
     expect(line.forecast('c')).toEqual({ waitMs: 4_000, ahead: 0, heldBy: 'ceiling_minute' });
     line.settle('a', throttled(9_000, { requeue: true }));
-    expect(line.forecast('c')).toEqual({ waitMs: 9_000, ahead: 1, heldBy: 'closed' });
+    expect(line.forecast('c')).toEqual({ waitMs: 9_250, ahead: 1, heldBy: 'closed' });
   });
 
   test('counts the calls of a capped lane once the time of a call is known', () => {
