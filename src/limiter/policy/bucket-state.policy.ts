@@ -359,7 +359,8 @@ export function reopensInMs(bucket: Bucket, ahead: number, now: number): number 
   for (const { reported, log } of meters.values()) if (reported !== null || log !== null) return 0;
   const isUnused = reopening === null || reopening.since < closedUntil;
   const { since, grants } = isUnused ? { since: Math.max(closedUntil, now), grants: 0 } : reopening;
-  const doublings = Math.min(maxReopening, Math.ceil(Math.log2(grants + ahead + 1)));
+  let doublings = 0;
+  while (doublings < maxReopening && 2 ** doublings <= grants + ahead) doublings += 1;
   return Math.max(0, since + doublings * doublingMs - now);
 }
 
