@@ -115,7 +115,7 @@ function cellsOf(api) {
   const busiest = `busiest minute: ${calls(headroom?.busiestMinute ?? 0)}`;
   const all = refused + answeredInstead;
   // What Sluice answers instead of the upstream is counted as held by `closed`, too.
-  const [cause = ''] = Object.entries(heldBy).sort(([, a], [, b]) => b - a)[0] ?? [];
+  const [cause] = Object.entries(heldBy).sort(([, a], [, b]) => b - a)[0] ?? [''];
   const why = answeredInstead > refused ? 'it refuses every call' : (causes[cause] ?? cause);
   const back = reserved === 0 ? '' : `${whole(reserved)} will come back`;
   return [
