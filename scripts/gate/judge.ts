@@ -102,7 +102,8 @@ function overlaps({ executed, overlapsCounted }: Observed): string[] {
 function outOfOrder({ executed, stalledMs, ordered, groupOf }: Observed): string[] {
   const arrivals = new Map(executed.toReversed().map(({ nonce, arrivedAt }) => [nonce, arrivedAt]));
   const arrivedAt = ({ nonce }: Ended): number => arrivals.get(nonce) ?? Infinity;
-  const spacingMs = apartMs + 2 * stalledMs;
+  // A replica may read a call late, and knows the log's time as closely as a round trip to Redis allows: for each of two replicas two stalls.
+  const spacingMs = apartMs + 4 * stalledMs;
   return [...Map.groupBy(ordered, groupOf).values()].flatMap((group) => {
     const sent = group.filter(({ nonce }) => arrivals.has(nonce));
     let [latest] = sent;
