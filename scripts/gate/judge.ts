@@ -102,8 +102,7 @@ function overlaps({ executed, overlapsCounted }: Observed): string[] {
 function outOfOrder({ executed, stalledMs, ordered, groupOf }: Observed): string[] {
   const arrivals = new Map(executed.toReversed().map(({ nonce, arrivedAt }) => [nonce, arrivedAt]));
   const arrivedAt = ({ nonce }: Ended): number => arrivals.get(nonce) ?? Infinity;
-  // A replica may read a call late, and knows the log's time as closely as a round trip to Redis allows: for each of two replicas two stalls.
-  const spacingMs = apartMs + 4 * stalledMs;
+  const spacingMs = apartMs + 2 * stalledMs;
   return [...Map.groupBy(ordered, groupOf).values()].flatMap((group) => {
     const sent = group.filter(({ nonce }) => arrivals.has(nonce));
     let [latest] = sent;
