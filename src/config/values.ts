@@ -114,7 +114,8 @@ export const filePath = z.string().min(1);
 /** A number, or the word that says there is none: `null`. */
 export const countOrNone = z.union([count, z.literal('none').transform(() => null)]);
 
-const placeholderSign = /…|^\.{3,}$|^x{3,}$|^\*+$|^<.*>$/i;
+/** Also `$NAME`: a variable is written `${NAME}`. */
+const placeholderSign = /…|^\.{3,}$|^[xX]{3,}$|^\*+$|^<.*>$|^\{\{.*\}\}$|^\$[A-Z][A-Z0-9_]*$/;
 const placeholderWord =
   /^(change[-_ ]?(me|it|this)|replace[-_ ]?(me|this)|your[-_ ]|todo\b|fixme\b|placeholder)/i;
 

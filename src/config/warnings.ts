@@ -32,10 +32,9 @@ export function configurationWarnings(settings: Settings, now: number): string[]
     ...(workspaces.size === 0 ? ['workspaces is empty: nobody can call'] : []),
     ...[...workspaces.values()].flatMap((workspace) => ofKeys(workspace, now)),
     ...credentials
-      .filter(({ credential }) => namesNoScheme(credential))
-      .map(
-        ({ whose }) => `${whose}: the authorization value names no scheme; most upstreams want "Bearer …"`,
-      ),
+      .map(({ whose, credential }) => ({ whose, doubt: doubtOf(credential) }))
+      .filter(({ doubt }) => doubt !== null)
+      .map(({ whose, doubt }) => `${whose}: ${doubt}`),
     ...open.map(
       ({ name, pattern: { host } }) =>
         `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
@@ -116,8 +115,19 @@ function ofKeys(workspace: WorkspaceSettings, now: number): string[] {
   return expired === 0 ? [] : [`workspace ${id}: ${expired} of ${keys.length} keys expired${all}`];
 }
 
-/** True where a bare token stands and most upstreams want a scheme before it. The content of a file is not known here, and passes. */
-const namesNoScheme = ({ field, source }: UpstreamCredential): boolean =>
-  field === 'authorization' &&
-  ((source.kind === 'value' && !source.value.includes(' ')) ||
-    (source.kind === 'oauth' && !source.prefix.includes(' ')));
+/**
+ * What is wrong with a value that an upstream would probably refuse; `null` = nothing that shows. The content of a file is not known
+ * here, and passes.
+ */
+function doubtOf({ field, source }: UpstreamCredential): string | null {
+  const value = source.kind === 'value' ? source.value : source.kind === 'oauth' ? `${source.prefix}…` : null;
+  if (value === null) return null;
+  if (field === 'authorization' && !value.includes(' '))
+    return 'the authorization value names no scheme; most upstreams want "Bearer …"';
+  return doubts.find(({ shows }) => shows.test(value))?.says ?? null;
+}
+
+const doubts = [
+  { shows: /^(\S+) \1 /i, says: 'the value names its scheme twice' },
+  { shows: /^(?:\S+ )?(["']).*\1$/, says: 'the value has quotation marks around it, and they are sent' },
+];
