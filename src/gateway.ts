@@ -21,7 +21,7 @@ import { digest } from './identity.ts';
 import { backgroundLane, isBackground } from './ids.ts';
 import { ChosenBuckets } from './journey/call-bucket.ts';
 import { ceilingOf, laneOf } from './journey/key-names.ts';
-import { ResponseTimes } from './journey/response-times.ts';
+import { RecentResponses } from './journey/recent-responses.ts';
 import { fieldsForClient } from './journey/response.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure, noCeilings } from './observation/pressure.ts';
@@ -163,7 +163,7 @@ export function createGateway(options: GatewayOptions) {
     pressure,
     quotas,
     repeats,
-    responseTimes: new ResponseTimes(),
+    recentResponses: new RecentResponses(),
     runtime,
     sharedRedis,
     stores,

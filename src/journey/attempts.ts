@@ -53,10 +53,10 @@ export class Attempts {
     this.#parts = parts;
   }
 
-  /** Resolves with how the attempt ended, once quotas, telemetry and answer times have what its response states. */
+  /** Resolves with how the attempt ended, once quotas, telemetry and recent responses have what its response states. */
   async send(attempt: Attempt): Promise<AttemptResult> {
     const { prepared, lease } = attempt;
-    const { dispatcher, quotas, responseTimes, clock } = this.#parts;
+    const { dispatcher, quotas, recentResponses, clock } = this.#parts;
     const sentAt = clock.monotonic();
     let result: AttemptResult;
     try {
@@ -71,7 +71,7 @@ export class Attempts {
     const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
     prepared.callRecord.answered(result.head.status, throttle, upstreamId);
     if (throttle === null && statusOf(result) < 500)
-      responseTimes.note(prepared.request.admission.bucket, sentAt, clock.monotonic());
+      recentResponses.noteServed(prepared.request.admission.bucket, sentAt, clock.monotonic());
     return result;
   }
 
@@ -86,7 +86,7 @@ export class Attempts {
     },
   ): ResendDecision {
     if (isServed(result) && !state.isCredentialRenewed) return passedOn;
-    const { responseTimes, clock } = this.#parts;
+    const { recentResponses, clock } = this.#parts;
     const { history, refusedAt, remainingMs, isCredentialRenewed, isObserved } = state;
     const decision = resend({
       kind: route.upstream.kind,
@@ -94,14 +94,15 @@ export class Attempts {
       outcome: outcomeOf(result, isCredentialRenewed),
       history,
       // The bucket serves other calls since it first refused this one: the refusal lies in the call, and not in the bucket.
-      othersPass: refusedAt !== null && responseTimes.servesOthersSince(request.admission.bucket, refusedAt),
+      othersPass:
+        refusedAt !== null && recentResponses.servesOthersSince(request.admission.bucket, refusedAt),
       remainingMs,
       passesThrottles: isObserved,
       hintlessMs: route.upstream.dialect?.hintlessMs ?? null,
       honouredMs: honouredWaitMs(call.rawFields),
     });
     if (decision.kind === 'resend' && decision.cause === 'hintless')
-      responseTimes.noteRefused(request.admission.bucket);
+      recentResponses.noteRefused(request.admission.bucket);
     if (decision.closeMs > 0) callRecord.recording?.closed(clock.monotonic(), decision.closeMs);
     return decision;
   }

@@ -12,7 +12,7 @@ import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { Runtime } from '../runtime.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { ChosenBuckets } from './call-bucket.ts';
-import type { ResponseTimes } from './response-times.ts';
+import type { RecentResponses } from './recent-responses.ts';
 
 export interface FlowParts {
   readonly admission: AdmissionQueue;
@@ -26,7 +26,7 @@ export interface FlowParts {
   readonly estimates: TokenEstimates;
   readonly keyring: Keyring;
   readonly quotas: JoinedQuotas;
-  readonly responseTimes: ResponseTimes;
+  readonly recentResponses: RecentResponses;
   /** The one in use: a waiting call is sent with the credential that is configured when it leaves. */
   readonly runtime: () => Runtime;
   readonly telemetry: Telemetry;

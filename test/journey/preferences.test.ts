@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { ResponseTimes } from '../../src/journey/response-times.ts';
+import { RecentResponses } from '../../src/journey/recent-responses.ts';
 import {
   type ClientTimeouts,
   clientTimeouts,
@@ -81,32 +81,32 @@ describe('the wait of a call', () => {
 });
 
 test('the usual time of an upstream follows its responses, and is that of most of them', () => {
-  const times = new ResponseTimes();
-  expect(times.usualMs('b')).toBe(0);
-  for (let at = 0; at < 100; at += 1) times.note('b', at, at + 1_000 + (at % 3) * 100);
-  expect(times.usualMs('b')).toBeGreaterThan(1_150);
-  expect(times.usualMs('b')).toBeLessThan(1_500);
-  for (let at = 0; at < 40; at += 1) times.note('b', at, at + 5_000);
-  expect(times.usualMs('b')).toBeGreaterThan(4_900);
+  const responses = new RecentResponses();
+  expect(responses.usualMs('b')).toBe(0);
+  for (let at = 0; at < 100; at += 1) responses.noteServed('b', at, at + 1_000 + (at % 3) * 100);
+  expect(responses.usualMs('b')).toBeGreaterThan(1_150);
+  expect(responses.usualMs('b')).toBeLessThan(1_500);
+  for (let at = 0; at < 40; at += 1) responses.noteServed('b', at, at + 5_000);
+  expect(responses.usualMs('b')).toBeGreaterThan(4_900);
 });
 
 test('a call is refused alone where others are served meanwhile, and not where the bucket refuses many of them', () => {
-  const times = new ResponseTimes();
+  const responses = new RecentResponses();
   const refuse = (count: number): void => {
-    for (let n = 0; n < count; n += 1) times.noteRefused('b');
+    for (let n = 0; n < count; n += 1) responses.noteRefused('b');
   };
   refuse(1);
-  expect(times.servesOthersSince('b', 0)).toBe(false);
-  times.note('b', 5, 60);
+  expect(responses.servesOthersSince('b', 0)).toBe(false);
+  responses.noteServed('b', 5, 60);
   refuse(4);
   // The one that was served had been sent before.
-  expect(times.servesOthersSince('b', 5)).toBe(false);
-  expect(times.servesOthersSince('b', 4)).toBe(true);
+  expect(responses.servesOthersSince('b', 5)).toBe(false);
+  expect(responses.servesOthersSince('b', 4)).toBe(true);
   refuse(20);
-  times.note('b', 100, 160);
-  expect(times.servesOthersSince('b', 50)).toBe(false);
-  for (let at = 101; at < 160; at += 1) times.note('b', at, at + 60);
-  expect(times.servesOthersSince('b', 50)).toBe(true);
+  responses.noteServed('b', 100, 160);
+  expect(responses.servesOthersSince('b', 50)).toBe(false);
+  for (let at = 101; at < 160; at += 1) responses.noteServed('b', at, at + 60);
+  expect(responses.servesOthersSince('b', 50)).toBe(true);
 });
 
 /** With the fields that such clients send; `test/sdk/client-timeouts.test.ts` asks real ones. */

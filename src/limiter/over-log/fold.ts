@@ -18,7 +18,7 @@ import {
   closedMs,
   createBucket,
   type EventReply,
-  meterOf,
+  ensureMeter,
   sequencePerMs,
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
@@ -173,7 +173,7 @@ function charge(used: UsedUnits, run: Run): void {
   change(run, key, setting, (bucket) => {
     applySettings(bucket, setting, now);
     for (const [name, units] of costEntries(costs)) {
-      const meter = meterOf(bucket, name, now);
+      const meter = ensureMeter(bucket, name, now);
       markAnswered(meter, take(meter, units, now), false);
     }
     if (ms > 0) {

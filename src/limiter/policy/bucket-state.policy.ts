@@ -277,7 +277,7 @@ export const allWaiting = ({ waiting, background }: Bucket): number => waiting +
 export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: number): number =>
   closedUntil === null ? 0 : Math.max(0, closedUntil - now);
 
-export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
+export function ensureMeter(bucket: Bucket, name: MeterName, now: number): Meter {
   let meter = bucket.meters.get(name);
   if (meter === undefined) {
     meter = createMeter(name, now);

@@ -20,7 +20,7 @@ import {
   endPilot,
   learnFromRefusal,
   type Lease,
-  meterOf,
+  ensureMeter,
   type TimedLesson,
 } from './bucket-state.policy.ts';
 import { learnDocument } from './costs.policy.ts';
@@ -84,7 +84,7 @@ function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: n
     .flatMap((meter) => (meter.limit === null ? [] : { ...meter }))
     .toSorted((a, b) => Number(b.log !== null) - Number(a.log !== null) || b.windowMs - a.windowMs);
   for (const { meter: name, windowMs: ofIt, counts } of settings) {
-    const meter = meterOf(bucket, name, now);
+    const meter = ensureMeter(bucket, name, now);
     const drainsOn = meter.limit !== null && meter.log === null && counts === undefined;
     const source = known.find((one) => one.windowMs === ofIt) ?? (drainsOn ? undefined : known[0]);
     if (source === undefined || !windowNames.includes(name)) continue;
@@ -105,13 +105,13 @@ export function applyLesson(
   markLeaseAnswered(bucket, lease, feedback.meters);
   bucket.opened = true;
   for (const [name, { cost, granted }] of isFirst ? lease.marks : []) {
-    const meter = meterOf(bucket, name, now);
+    const meter = ensureMeter(bucket, name, now);
     if (meter.log === null) continue;
     const isOfFirst = meter.limit !== null && granted <= meter.limit;
     logSent(meter, { cost, isFirst: isOfFirst, grantedAt: lease.grantedAt, sentAt, headAt });
   }
   for (const report of feedback.meters) {
-    const meter = meterOf(bucket, report.meter, now);
+    const meter = ensureMeter(bucket, report.meter, now);
     const mark = lease.marks.get(report.meter) ?? null;
     learnMeter(meter, { report, mark, sentAt, headAt, closedMs, learn: bucket.learn }, now);
   }
@@ -128,7 +128,7 @@ export function markLeaseAnswered(bucket: Bucket, lease: Lease, stated: Feedback
   endPilot(bucket, lease);
   for (const [name, mark] of lease.marks) {
     const isStated = stated.some(({ meter, level }) => meter === name && level !== null);
-    markAnswered(meterOf(bucket, name, lease.grantedAt), mark, isStated);
+    markAnswered(ensureMeter(bucket, name, lease.grantedAt), mark, isStated);
   }
 }
 
@@ -167,7 +167,7 @@ export function applyThrottle(
   // Only the bucket's own refusal proves that nothing was counted; a call without a response may have run.
   if (closedMs > 0)
     for (const [name, mark] of lease.marks)
-      if (concerns(named, name)) giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
+      if (concerns(named, name)) giveUnitsBack(ensureMeter(bucket, name, now), { mark, grantedAt }, now);
   const reserved = named === null ? 0 : (lease.marks.get(named)?.cost ?? 0);
   const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
   const hadRoom =
@@ -175,7 +175,7 @@ export function applyThrottle(
   if (lesson !== null) applyLesson(bucket, lease, lesson, now, closedMs);
   else markLeaseAnswered(bucket, lease);
   if (closedMs <= 0) return;
-  if (named !== null && asked > 0) refused(meterOf(bucket, named, now), asked, closedMs, hadRoom, now);
+  if (named !== null && asked > 0) refused(ensureMeter(bucket, named, now), asked, closedMs, hadRoom, now);
   bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closedMs);
   bucket.closedAt = now;
 }
@@ -213,7 +213,8 @@ export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Cost
  */
 export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
   const { grantedAt } = lease;
-  for (const [name, mark] of lease.marks) giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
+  for (const [name, mark] of lease.marks)
+    giveUnitsBack(ensureMeter(bucket, name, now), { mark, grantedAt }, now);
   markLeaseAnswered(bucket, lease);
 }
 

@@ -20,7 +20,7 @@ import {
   isFull,
   type Lane,
   type Lease,
-  meterOf,
+  ensureMeter,
   nextFirstCallAt,
   noteGrant,
   type Ticket,
@@ -258,7 +258,7 @@ function roomForHeadInMs(bucket: Bucket, { ticket, isForReservation }: ReadyHead
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
     if (units <= 0) continue;
-    const meter = meterOf(bucket, name, now);
+    const meter = ensureMeter(bucket, name, now);
     const waiting = bucket.waitingCosts.get(name) ?? 0;
     maxMs = Math.max(maxMs, roomInMs(meter, units, waiting, now));
     const keptUnits = kept?.units.get(name) ?? 0;
@@ -329,7 +329,7 @@ export function grant(
   const marks = new Map<MeterName, MeterMark>();
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
-    if (units > 0) marks.set(name, take(meterOf(bucket, name, now), units, now));
+    if (units > 0) marks.set(name, take(ensureMeter(bucket, name, now), units, now));
   }
   const lease: Lease = {
     token,
