@@ -7,7 +7,6 @@ import { availableParallelism } from 'node:os';
  */
 const long = [
   'test/activity/very-many.test.ts',
-  'test/admission/overload.test.ts',
   'test/cli/output.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
   'test/journey/outside-traffic.test.ts',

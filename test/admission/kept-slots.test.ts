@@ -1,9 +1,9 @@
-/** What a ceiling keeps: for those who come back, for calls that are no background, and for callers whose turn it is. */
+/** What a ceiling keeps: for those who come back, and for calls that are no background. */
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import type { AdmissionRequest, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import { backgroundLane, callerKey, laneKey, ticketId } from '../../src/ids.ts';
+import { backgroundLane, laneKey, ticketId } from '../../src/ids.ts';
 import { ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
 import { callOf, embeddedQueue, type CallOptions, type EmbeddedQueue } from '../support/admission-queue.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
@@ -124,24 +124,4 @@ test('a background call that has waited for a minute takes the place that its ce
   expect(waitedMs).toBeGreaterThanOrEqual(60_000);
   // Before any of the places that others took is free again.
   expect(waitedMs).toBeLessThan(ceilingWindowMs);
-});
-
-test('a call that names no caller is not refused for a slot that others are expected to take before its turn', async () => {
-  const enter = (name: string, maxWaitMs: number, caller = {}): Promise<Ticket> => {
-    const [asked, signal] = callOf(clock, name, { perMinute: 1, maxWaitMs });
-    return stores.queue.enter({ ...asked, admission: { ...asked.admission, ...caller } }, signal);
-  };
-  await sent(enter('first', 0));
-  const earlier = await enter('earlier', 200_000, { caller: callerKey('k1') });
-  const waiting = earlier.whenGranted();
-  await turn();
-  // Both callers have the same turn: the one without a name goes first, although its call came later.
-  const unnamed = await enter('unnamed', 65_000);
-  const granted = unnamed.whenGranted();
-  await turn();
-  clock.advance(60_200);
-  await granted;
-  unnamed.leave();
-  earlier.leave();
-  await expect(waiting).rejects.toThrow();
 });

@@ -1,76 +1,24 @@
-/**
- * Many waiting calls, on virtual time: their cost is counted in how often a waiting call is checked and a bucket is asked, because a
- * measured time would depend on the machine; their memory is measured.
- */
+/** Many waiting calls, on virtual time: counted is how often a waiting call is checked, because a measured time would depend on the machine. */
 import { setImmediate } from 'node:timers/promises';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 import { describe, expect, test } from '@jest/globals';
-import { ceilingKey } from '../../src/ids.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
-import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
-import { FakeClock } from '../support/fake-clock.ts';
 import { dropped, names, throttled, world } from './world.ts';
 
-test('a waiting call needs less than 8,000 bytes in admission, and none once it has left', async () => {
-  /** Collects everything that can be collected, then counts what is left. */
-  const usedBytes = (): number => {
-    setFlagsFromString('--expose-gc');
-    (runInNewContext('gc') as () => void)();
-    return process.memoryUsage().heapUsed;
-  };
-  const held = 5_000;
-  const clock = new FakeClock();
-  const { queue, limiter } = embeddedQueue({ clock });
-  const options = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000 };
-  const hold = async (at: number, clientGone: AbortSignal): Promise<unknown> =>
-    (await queue.enter(...callOf(clock, `t${at}`, { ...options, clientGone }))).whenGranted();
-  await hold(0, new AbortController().signal);
-  const empty = usedBytes();
-  const clients = Array.from({ length: held }, () => new AbortController());
-  const ends: unknown[] = [];
-  for (const [at, { signal }] of clients.entries())
-    void hold(at + 1, signal).catch((failure: unknown) => ends.push(failure));
-  await setImmediate();
-  expect(queue.waitingUnder(ceilingKey('w'))).toBe(held);
-  expect((usedBytes() - empty) / held).toBeLessThan(8_000);
-  for (const client of clients) client.abort();
-  await setImmediate();
-  expect([queue.waitingUnder(ceilingKey('w')), ends.length]).toEqual([0, held]);
-  expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
-  await limiter.close();
-});
-
-describe('a slot that is back', () => {
-  test.each<[string, CallOptions]>([
-    ['minute', { perMinute: 1, maxWaitMs: 200_000 }],
-    ['day', { perDay: 1, maxWaitMs: 200_000_000 }],
-  ])('of the %s lets one call in another bucket go at once', async (_, ceiling) => {
-    const { enter, pass, settle, story } = world({ defaults: ceiling });
-    for (const bucket of ['one', 'two', 'three']) enter(bucket, { bucket });
-    await pass(1_000);
-    expect(story).toEqual(['one']);
-    settle('one', dropped);
-    await pass(50);
-    expect(story).toHaveLength(2);
-  });
-
-  test('reaches the only lane that can use it, behind dozens that have calls in flight', async () => {
-    const { enter, pass, settle, story } = world({ defaults: { perMinute: 102, maxWaitMs: 75_000 } });
-    enter('unsent', { bucket: 'one' });
-    for (const id of names(100)) enter(id, { bucket: id, maxInFlight: 1 });
-    await pass(1_000);
-    // Served last, it asks last.
-    enter('sent', { bucket: 'able' });
-    await pass(0);
-    for (const id of names(100)) enter(`held ${id}`, { bucket: id, maxInFlight: 1 });
-    enter('waits', { bucket: 'able' });
-    await pass(1_000);
-    expect(story).toHaveLength(102);
-    settle('unsent', dropped);
-    await pass(100);
-    expect(story.slice(102)).toEqual(['waits']);
-  });
+test('a slot that is back reaches the only lane that can use it, behind dozens that have calls in flight', async () => {
+  const { enter, pass, settle, story } = world({ defaults: { perMinute: 102, maxWaitMs: 75_000 } });
+  enter('unsent', { bucket: 'one' });
+  for (const id of names(100)) enter(id, { bucket: id, maxInFlight: 1 });
+  await pass(1_000);
+  // Served last, it asks last.
+  enter('sent', { bucket: 'able' });
+  await pass(0);
+  for (const id of names(100)) enter(`held ${id}`, { bucket: id, maxInFlight: 1 });
+  enter('waits', { bucket: 'able' });
+  await pass(1_000);
+  expect(story).toHaveLength(102);
+  settle('unsent', dropped);
+  await pass(100);
+  expect(story.slice(102)).toEqual(['waits']);
 });
 
 describe('very many waiting calls', () => {

@@ -25,7 +25,7 @@ export const metered = (limit: number, windowMs: number, counts?: 'rolling'): Bu
 });
 export const names = (count: number): string[] => Array.from({ length: count }, (_, at) => `c${at}`);
 
-interface WorldOptions extends Pick<QueueParts, 'around' | 'onReckoned'> {
+interface WorldOptions extends Pick<QueueParts, 'onReckoned'> {
   /** What the clock of the process shows at the beginning. */
   readonly originMs?: number;
   /** Of each call, where it says nothing else. */

@@ -4,8 +4,8 @@ import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
 import { bucketKey, ceilingKey } from '../../src/ids.ts';
-import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { admission, type AdmissionOptions } from './admission.ts';
 
 export interface CallOptions extends AdmissionOptions {
@@ -76,24 +76,19 @@ const ceilingTagOf = (perMinute: number | null, perDay: number | null): string =
 
 export type EmbeddedQueue = ReturnType<typeof embeddedQueue>;
 
-export interface QueueParts extends Pick<AdmissionQueueParts, 'joinedBucketOf' | 'onReckoned'> {
+export interface QueueParts extends Pick<AdmissionQueueParts, 'onReckoned'> {
   readonly clock: Clock;
-  readonly ceilings?: Ceilings;
   /** Left out, a failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
-  /** Puts something in front of the embedded limiter. */
-  readonly around?: (limiter: Limiter) => Limiter;
 }
 
-export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts) {
-  const ceilings = more.ceilings ?? new CeilingStore(clock);
-  const embedded = createEmbeddedLimiter(clock, {
+export function embeddedQueue({ clock, onFailure = fail, ...listener }: QueueParts) {
+  const ceilings = new CeilingStore(clock);
+  const limiter = createEmbeddedLimiter(clock, {
     onGrant: (grant) => queue.listener.onGrant(grant),
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
   });
-  const limiter: Limiter = around === undefined ? embedded : around(embedded);
-  const { ceilings: _, ...listeners } = more;
-  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...listeners });
+  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...listener });
   return { queue, limiter, ceilings };
 }
 
