@@ -12,7 +12,6 @@ const long = [
   'test/journey/outside-traffic.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
-  'test/redis/epochs.test.ts',
   'test/redis/replies.test.ts',
   'test/rehearsal/as-the-gateway.test.ts',
   'test/limiter/redis/nonsense.test.ts',

@@ -7,7 +7,6 @@ import { promisify } from 'node:util';
 import { afterAll, expect, test } from '@jest/globals';
 import type { Redis } from 'ioredis';
 import { systemClock } from '../../src/clock.ts';
-import { holdMs } from '../../src/limiter/over-log/fold.ts';
 import { clusterNodes, closers, operator, ownRedis, replicaOf, wireTo } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
 import { agree, goOn, installation, keys, talk, three, type Replica } from './replicas.ts';
@@ -147,54 +146,6 @@ test('a promoted server that lacks nothing begins a term and no life', async () 
   await agree(replicas);
   expect(a.term).toBe(2);
   expect(await numberIn(promoted, 'began')).toBe(0);
-});
-
-test('a Redis that hangs for a while is left once and joined again, in a new term', async () => {
-  const redis = await ownRedis();
-  const { replicas, before } = await through(redis, async (talking) => {
-    // One term serves for all who come back within the time for which it withholds grants.
-    const began = Math.max(...talking.map(({ log }) => log.now()));
-    await until(() => talking.every(({ log }) => log.now() > began + 2 * holdMs));
-    process.kill(redis.pid, 'SIGSTOP');
-    await until(() => talking.every(({ events }) => events.includes('away')));
-    process.kill(redis.pid, 'SIGCONT');
-  });
-  for (const { term, events } of replicas) {
-    expect(term).toBeGreaterThan(before);
-    expect(events).toEqual([...undisturbed, 'away', 'joined']);
-  }
-});
-
-test('a replica that was kept from hearing for longer than entries are kept joins from a snapshot', async () => {
-  const redis = await ownRedis();
-  let isSilent = false;
-  const wire = await wireTo(redis, {
-    toClient(_bytes, _client, to) {
-      if (isSilent) to.destroy();
-      return !isSilent;
-    },
-  });
-  const { replicas, a, add } = await three(redis, { maxLogBytes: 2_000 });
-  const far = await add(wire);
-  far.say('near');
-  await agree(replicas);
-  isSilent = true;
-  const control = operator(redis);
-  await until(() => {
-    far.tick();
-    return !far.isJoined;
-  });
-  let words = 0;
-  await until(async () => {
-    // Its sequence may be the same as at the last look: a word is said once.
-    a.say(`a${(words += 1)}`);
-    await control.hset(keys.head, 'saving', 0);
-    return (await numberIn(control, 'base')) > far.sequence;
-  });
-  far.say('far');
-  isSilent = false;
-  await agree(replicas);
-  expect(far.events.filter((event) => event === 'restored')).toHaveLength(2);
 });
 
 /** The last entry but one reads well, and is not the one of which its mark was made. */

@@ -12,9 +12,9 @@ import { agree, goOn, installation, keys, talk, testName, three, type Replica } 
 const names = namesOf(testName);
 
 /** One replica, and what a test does to its Redis itself. */
-async function alone(options: { readonly maxLogBytes?: number } = {}) {
+async function alone() {
   const redis = await ownRedis();
-  const all = installation(redis, options);
+  const all = installation(redis);
   const a = await all.add();
   return { ...all, a, redis, control: operator(redis) };
 }
@@ -85,7 +85,7 @@ test('what nobody waits for goes with what is appended next, in order, or by its
 test('a replica that leaves the log and follows it again says nothing in vain', async () => {
   const { a: stays, add } = await alone();
   for (const word of ['first', 'second', 'third']) {
-    const replica = await add(undefined, 'comes-and-goes');
+    const replica = await add('comes-and-goes');
     replica.say(word);
     await until(() => replica.hasOwn && stays.said.includes(word));
     await replica.log.close();
@@ -103,15 +103,6 @@ test('connections that are killed while entries are appended lose and repeat not
   }
   stop();
   await agree(replicas);
-});
-
-test('a replica whose last entries make a snapshot due leaves it to the others', async () => {
-  const { a: stays, add } = await alone({ maxLogBytes: 2_000 });
-  const leaves = await add();
-  leaves.say('last '.repeat(1_000));
-  await leaves.log.close();
-  await until(() => stays.said.length === 1);
-  await agree([stays, await add()]);
 });
 
 test('every key has an expiry, and all are renewed together', async () => {

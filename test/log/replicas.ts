@@ -150,12 +150,9 @@ export function installation(
   const replicas: Replica[] = [];
   return {
     replicas,
-    /** Resolves when it has joined. `over`: another way to the same Redis. */
-    async add(
-      over: { readonly port: number } = { port },
-      id = `${systemRandom.hex(4)}.${replicas.length + 1}`,
-    ): Promise<Replica> {
-      const started = await startHealth({ mode, port: over.port });
+    /** Resolves when it has joined. */
+    async add(id = `${systemRandom.hex(4)}.${replicas.length + 1}`): Promise<Replica> {
+      const started = await startHealth({ mode, port });
       const replica = new Replica(id, { ...started, ...limits, digests });
       closers.push(async () => {
         await replica.log.close();

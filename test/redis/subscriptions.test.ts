@@ -57,37 +57,15 @@ test('a connection all of whose channels are refused is closed once, and reports
   await until(() => isReady === 20);
 });
 
-/** A subscriber to `log` whose messages may wait while `mayWait` says so, on a clock that a test moves. */
-async function waiting(mayWait: () => boolean) {
-  const redis = await ownRedis();
-  const clock = manualClock();
-  const failures: unknown[] = [];
-  const heard: string[] = [];
-  const fail = (failure: unknown): void => void failures.push(failure);
-  const connection = await connected({ port: redis.port, clock }, fail, true);
-  const onMessage = (text: string): void => void heard.push(text);
-  await new Promise<void>((onReady) => connection.subscribe('log', { onMessage, onReady, mayWait }));
-  return { clock, heard, failures, control: operator(redis) };
-}
-
-test('messages that come one by one while they may wait are read as fast as they come', async () => {
-  const { clock, heard, failures, control } = await waiting(() => true);
-  const texts = Array.from({ length: 200 }, (_, n) => `message ${n}`);
-  for (const text of texts) await control.publish('log', text);
-  // They have all come. A reading for each message would need as many pauses as there are messages.
-  let pauses = 0;
-  await until(() => {
-    clock.advance(20);
-    pauses += 1;
-    return new Set(heard).size === texts.length || pauses === texts.length / 4;
-  });
-  expect(new Set(heard)).toEqual(new Set(texts));
-  expect(failures).toEqual([]);
-});
-
 test('messages that may wait are read a little later, together and in order; those of who does not wait are read at once', async () => {
-  let mayWait = true;
-  const { clock, heard, control } = await waiting(() => mayWait);
+  const redis = await ownRedis();
+  const [clock, control] = [manualClock(), operator(redis)];
+  const heard: string[] = [];
+  let isWaiting = true;
+  const connection = await connected({ port: redis.port, clock });
+  const onMessage = (text: string): void => void heard.push(text);
+  const mayWait = (): boolean => isWaiting;
+  await new Promise<void>((onReady) => connection.subscribe('log', { onMessage, onReady, mayWait }));
   // A message may have been heard, and the ones behind it left unread, before this test listens.
   await until(async () => {
     if (heard.includes('first')) return true;
@@ -99,7 +77,7 @@ test('messages that may wait are read a little later, together and in order; tho
   for (const text of ['a', 'b', 'c']) await control.publish('log', text);
   for (let n = 0; n < 20; n += 1) await control.ping();
   expect(heard).toEqual([]);
-  mayWait = false;
+  isWaiting = false;
   // On a busy machine more of them may have begun to wait since.
   await until(() => {
     clock.advance(20);

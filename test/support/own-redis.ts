@@ -30,9 +30,6 @@ export async function replicaOf({ port }: { readonly port: number }): Promise<Re
   return second;
 }
 
-export const infoOf = async (redis: Redis<'legacy'>, section: string, field: string): Promise<string> =>
-  new RegExp(`${field}:(\\S+)`).exec(await redis.info(section))?.[1] ?? '';
-
 /** Nodes of a Cluster that have these slots each, and know each other. */
 export async function clusterNodes(...slots: readonly (readonly [from: number, to: number])[]) {
   const nodes = await Promise.all(
@@ -78,14 +75,11 @@ export async function wireTo(
   });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const { port } = server.address() as AddressInfo;
-  const cut = (): void => {
-    for (const socket of sockets) socket.destroy();
-  };
   /** `target`: the port of the server to which new connections lead. */
-  const wire = { port, url: `redis://127.0.0.1:${port}`, target, cut };
+  const wire = { port, target };
   closers.push(() => {
     server.close();
-    cut();
+    for (const socket of sockets) socket.destroy();
   });
   return wire;
 }

@@ -34,8 +34,6 @@ export async function startReplica(redis: string | null, { connect }: { readonly
   const noted: string[] = [];
   /** Lines of the log that call something a bug: message, fields and cause. */
   const bugs: string[] = [];
-  const warnings: string[] = [];
-  const at = new Map<string, number>();
   const waiting = new Map<string, (grant: Grant) => void>();
   const telemetry: Telemetry = {
     ...noTelemetry,
@@ -46,7 +44,6 @@ export async function startReplica(redis: string | null, { connect }: { readonly
       ),
     log: {
       ...noTelemetry.log,
-      warn: (message) => void warnings.push(message),
       bug: (message, cause, fields = {}) =>
         void bugs.push(`${message} ${JSON.stringify(fields)} ${String(cause)}`),
     },
@@ -59,7 +56,6 @@ export async function startReplica(redis: string | null, { connect }: { readonly
     listener: {
       onGrant: (grant) => {
         grants.push(grant);
-        at.set(grant.ticket, performance.now());
         waiting.get(grant.ticket)?.(grant);
       },
       onClosed: () => {},
@@ -76,5 +72,5 @@ export async function startReplica(redis: string | null, { connect }: { readonly
       if (known !== undefined) resolve(known);
       else waiting.set(ticket, resolve);
     });
-  return Object.assign(stores, { grants, at, noted, bugs, warnings, granted });
+  return Object.assign(stores, { noted, bugs, granted });
 }
