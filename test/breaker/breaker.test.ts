@@ -1,6 +1,5 @@
 /** When a breaker opens, whom it concerns, and when it lets a probe through. */
 import { describe, expect, test } from '@jest/globals';
-import fc from 'fast-check';
 import {
   afterRefusal,
   afterSilence,
@@ -65,30 +64,6 @@ describe('a breaker', () => {
   test('is forgotten an hour after its pause ended', () => {
     const endsAt = firstPauseMs + memoryMs;
     expect([isForgotten(open, endsAt), isForgotten(open, endsAt + 1)]).toEqual([false, true]);
-  });
-
-  test('lets at most one call through in any pause, whatever the responses', () => {
-    const event = fc.record({
-      afterMs: fc.integer({ min: 0, max: 400_000 }),
-      response: fc.constantFrom('refused', 'silent', 'none'),
-    });
-    fc.assert(
-      fc.property(fc.array(event, { maxLength: 60 }), (events) => {
-        let now = 0;
-        let breaker: Breaker = open;
-        let lastProbe = -Infinity;
-        for (const { afterMs, response } of events) {
-          now += afterMs;
-          const probing = asProbe(breaker, now);
-          if (probing === null) continue;
-          expect(now - lastProbe).toBeGreaterThan(silentPauseMs - 1_000);
-          lastProbe = now;
-          breaker = probing;
-          if (response === 'refused') breaker = afterRefusal(breaker, { ...refusal, isProbe: true }, at(now));
-          if (response === 'silent') breaker = afterSilence(breaker, now);
-        }
-      }),
-    );
   });
 });
 

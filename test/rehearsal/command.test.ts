@@ -69,12 +69,12 @@ const linesOf = (calls: readonly RecordedCall[], first: unknown = header()): str
 const recording = (calls: readonly RecordedCall[], first?: unknown): string =>
   file('recording.jsonl', linesOf(calls, first));
 
-const config = (api: string, acmeHas = '', key = labelKey): string =>
+const config = (api: string, key = labelKey): string =>
   file(
     'sluice.yaml',
     `privacy: { labelKey: "${key}" }
 upstreams: { api: { origins: ["https://api.example.com"], ${api} } }
-workspaces: { acme: { keys: [], ${acmeHas} } }
+workspaces: { acme: { keys: [] } }
 `,
   );
 
@@ -89,13 +89,12 @@ interface Rehearsed {
   readonly recorded?: Partial<RecordedUpstream>;
   /** The configuration's upstream; left out, there is no configuration. */
   readonly api?: string;
-  readonly acmeHas?: string;
   readonly args?: readonly string[];
 }
 
-async function figuresOf({ calls = burst, recorded = {}, api, acmeHas, args = [] }: Rehearsed) {
+async function figuresOf({ calls = burst, recorded = {}, api, args = [] }: Rehearsed) {
   const traffic = recording(calls, header({ api: { ...upstream, ...recorded } }));
-  const configured = api === undefined ? [] : ['--config', config(api, acmeHas)];
+  const configured = api === undefined ? [] : ['--config', config(api)];
   const { out } = await rehearse('--traffic', traffic, ...configured, ...args, '--json');
   const { before, after } = JSON.parse(out) as { before: Report; after: Report };
   const of = ({ upstreams }: Report) => upstreams['api'] ?? missing();
@@ -171,43 +170,6 @@ test('a quota begins as full as it was when the recording began', async () => {
   expect(await longest({ used: 60 })).toBeGreaterThan(8_000);
 });
 
-test('the call that found its upstream closed finds it closed however soon it is sent, and who was sent before does not', async () => {
-  const longest = async (...calls: readonly RecordedCall[]): Promise<number | null> =>
-    (await figuresOf({ calls })).before.waitMs.max;
-  // It was sent a moment after it came.
-  const found = call({ at: 1_000, waitedMs: 5_001, closings: [{ afterMs: 0.9, forMs: 5_000 }] });
-  expect(await longest(call(), found)).toBe(5_001);
-  // It had waited for something else: the upstream took another call meanwhile.
-  const waited = call({ waitedMs: 5_000, closings: [{ afterMs: 3_000, forMs: 2_000 }] });
-  expect(await longest(waited, call({ at: 2_000 }))).toBe(0);
-});
-
-test('of limits that change what was learned last holds, also where the call that tells it had come first', async () => {
-  const stating = (limit: number) => ({ limits: [{ ...requests(limit), isStated: true as const }] });
-  const early = call({ waitedMs: 5_000, ...stating(1_000) });
-  const late = call({ at: 100, ...stating(10) });
-  const { before } = await figuresOf({ calls: [early, late, ...burst.slice(2)], recorded: noCeiling });
-  expect(before.waitMs.max).toBe(0);
-});
-
-test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {
-  const calls = burst.map((each, n) => (n % 2 === 0 ? { ...each, maxWaitMs: 1_000, asked: true } : each));
-  const { before, after } = await figuresOf({
-    calls,
-    api: limits('requestsPerMinute: 60, maxWaitSeconds: 1'),
-  });
-  expect([before.refused, after.refused]).toEqual([15, 30]);
-});
-
-test('an own ceiling of a workspace holds for the workspace with its label', async () => {
-  const { workspaces } = await figuresOf({
-    calls: [...burst, ...burst.map((each) => ({ ...each, workspace: 'w_other' }))],
-    api: limits('requestsPerMinute: 90'),
-    acmeHas: 'requestsPerMinute: { api: 10 }',
-  });
-  expect([workspaces[acme]?.busiestMinute, workspaces['w_other']?.busiestMinute]).toEqual([10, 90]);
-});
-
 test('what the configuration does not have is named, and keeps what was recorded', async () => {
   const stranger = call({ upstream: 'old', workspace: 'w_1' });
   const traffic = recording([...burst, stranger, call({ serviceMs: null })]);
@@ -218,7 +180,7 @@ test('what the configuration does not have is named, and keeps what was recorded
   expect(err).toContain('1 calls were answered without being sent');
   expect(out).toContain(acme);
   expect(out).not.toContain('acme');
-  const otherKey = config(limits('requestsPerMinute: 90'), '', 'another label key, as long');
+  const otherKey = config(limits('requestsPerMinute: 90'), 'another label key, as long');
   expect((await with_(otherKey)).err).toContain('same privacy.labelKey');
 });
 
