@@ -1,11 +1,10 @@
-/** What two replicas share on one Redis, where a ceiling decides as the embedded store does, and how a replica finds its Redis. */
+/** What two replicas share on one Redis, where a ceiling decides as the embedded store does. */
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { Redis } from 'ioredis';
 import { ceilingKey } from '../../src/ids.ts';
 import type { CeilingRef } from '../../src/limiter/policy/ceiling.policy.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission } from '../support/admission.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 import { until } from '../support/until.ts';
 
@@ -90,25 +89,8 @@ describe('two replicas on one Redis', () => {
   });
 });
 
-describe('the first connection to Redis', () => {
-  test('is refused when Redis evicts keys, with advice on what to set', async () => {
-    const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
-    await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
-    await redis.stop();
-  });
-
-  test('may come late: the replica begins in the mode chosen for an unavailable Redis and goes over to Redis', async () => {
-    const redis = await startRedis();
-    await redis.stop();
-    const replica = await startReplica(`url: "${redis.url}", whenDown: deny`);
-    expect(replica.noted.filter((word) => word.startsWith('mode'))).toEqual(['mode deny']);
-    expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
-    const again = await startRedis({ port: redis.port });
-    await until(() => replica.noted.includes('mode redis'));
-    // A log is joined after Redis has come back.
-    await until(async () => (await replica.limiter.admit(admission('late'))).kind !== 'refused', 20);
-    if ((await replica.limiter.admit(admission('late'))).kind !== 'granted') await replica.granted('late');
-    await replica.close();
-    await again.stop();
-  });
+test('a Redis that evicts keys is refused, with advice on what to set', async () => {
+  const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
+  await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
+  await redis.stop();
 });

@@ -127,7 +127,7 @@ const unitTests =
 
 /** Unit tests of the policies, of admission, of presence, of what becomes of calls without Redis, and of the replicas of a log. */
 const unit = unitTests(
-  'test/(admission/(admission|many|over-redis|reload)|limiter/failover/failover|limiter/redis/presence|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window-log))',
+  'test/(admission/(admission|many|over-redis|reload)|limiter/failover/failover|limiter/redis/presence|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|standstill|stated-limits|window-log))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

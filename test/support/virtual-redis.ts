@@ -12,23 +12,6 @@ import { plainRedis } from './plain-redis.ts';
 
 export type VirtualReplica = Awaited<ReturnType<VirtualRedis['replica']>>;
 
-export async function startPair() {
-  const redis = new VirtualRedis();
-  const one = await redis.replica('one');
-  const two = await redis.replica('two');
-  return {
-    redis,
-    one,
-    two,
-    close: async () => {
-      redis.still.clear();
-      const closing = Promise.all([one.close(), two.close()]);
-      await redis.pass(1_000);
-      await closing;
-    },
-  };
-}
-
 export class VirtualRedis {
   readonly clock = new FakeClock();
   /** Ways to the server and back, milliseconds. */
@@ -37,15 +20,13 @@ export class VirtualRedis {
   isUnavailable = false;
   /** Replicas that have no way to Redis yet. */
   readonly cut = new Set<string>();
-  /** Replicas that stand still: what they send reaches Redis when they are no longer named here. */
-  readonly still = new Set<string>();
   restoreMs = 0;
   readonly server: Server;
   readonly #channels = new Map<string, Set<(text: string) => void>>();
   /** Replicas by the channels that they joined. */
   readonly #joined = new Map<string, Set<string>>();
 
-  constructor(originMs = 0) {
+  constructor() {
     const ignore = (): void => {};
     const watch = { applied: ignore, slotTaken: ignore, slotReturned: ignore, lost: ignore, reach: ignore };
     const publish = (channel: string, text: string): void => {
@@ -54,10 +35,10 @@ export class VirtualRedis {
     const subscribers = (channel: string): number =>
       [...(this.#joined.get(channel) ?? [])].filter((name) => !this.isUnavailable && !this.cut.has(name))
         .length;
-    const time = { monotonic: () => this.clock.monotonic(), originMs };
     const onDifference = (text: string): never => {
       throw new Error(text);
     };
+    const time = { monotonic: () => this.clock.monotonic(), originMs: 0 };
     const copies = { leaseMs: defaultLeaseMs, onDifference };
     this.server = new Server(watch, { publish, subscribers }, { ...time, copies });
   }
@@ -69,17 +50,12 @@ export class VirtualRedis {
   ) {
     const grants: Grant[] = [];
     const modes: string[] = [];
-    const lost: string[] = [];
     const stores = createStores(
       {
         settings: { redis: plainRedis({ whenDown }), privacy: { labelKey: '' } } as unknown as Settings,
         clock: this.clock,
         random: { next: () => 0.5, hex: () => name },
-        telemetry: {
-          ...noTelemetry,
-          limiterMode: (mode) => void modes.push(mode),
-          count: (_, labels) => void (labels?.['reason'] === undefined || lost.push(labels['reason'])),
-        },
+        telemetry: { ...noTelemetry, limiterMode: (mode) => void modes.push(mode) },
         listener: {
           onGrant: (grant) => {
             grants.push(grant);
@@ -93,7 +69,7 @@ export class VirtualRedis {
     const ready = stores.ready();
     await this.pass(100);
     await ready;
-    return Object.assign(stores, { grants, modes, lost });
+    return Object.assign(stores, { grants, modes });
   }
 
   async pass(ms: number): Promise<void> {
@@ -128,20 +104,15 @@ export class VirtualRedis {
 
   #hear(name: string, channel: string, { onMessage, onReady }: SubscriptionListener): () => void {
     const hear = (text: string): void => {
-      if (!this.isUnavailable && !this.cut.has(name)) void this.#whenAwake(name).then(() => onMessage(text));
+      if (!this.isUnavailable && !this.cut.has(name)) queueMicrotask(() => onMessage(text));
     };
     this.#channels.set(channel, (this.#channels.get(channel) ?? new Set()).add(hear));
     onReady();
     return () => this.#channels.get(channel)?.delete(hear);
   }
 
-  async #whenAwake(name: string): Promise<void> {
-    while (this.still.has(name)) await this.#after(10);
-  }
-
   async #ask(replica: string, command: string, words: readonly string[]): Promise<unknown> {
     await this.#after(this.toMs);
-    await this.#whenAwake(replica);
     if (this.isUnavailable || this.cut.has(replica)) throw new Error('Connection is closed.');
     const reply = this.server.execute(command, words);
     await this.#after(command === 'sluice_restore' ? this.restoreMs : this.fromMs);

@@ -36,15 +36,6 @@ atOrigins('of a replica', (instant) => {
     expect(log.grants(diedMs + leaseMs, 'r2', tick)).toEqual(['b']);
   });
 
-  test('that was last heard of before its call was granted, the lease lives as long as any', () => {
-    const log = logWith(['own'], { ...serial, lane: 'own' });
-    log.say(0, 'r2', log.call('a', 0, serial));
-    log.say(1, 'r1', log.call('b', 1, serial));
-    expect(log.grants(4_000, 'r2', log.end('a'), log.call('c', 2, serial))).toEqual(['b']);
-    nothingLeaves(log, 'r2', 5_000, 4_000 + leaseMs);
-    expect(log.grants(4_000 + leaseMs, 'r2', tick)).toEqual(['c']);
-  });
-
   test('a call of unknown fate keeps its place for one lease, however long its replica lives', () => {
     const log = logWith(['a']);
     log.say(500, 'r1', log.end('a', { kind: 'unknown' }), log.call('b', 500, serial));

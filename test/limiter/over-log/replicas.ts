@@ -1,7 +1,7 @@
 /** Replicas of the limiter over one log in memory, with one guard and one clock that the test moves. */
 import { expect } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
-import { bucketKey, logKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
+import { bucketKey, logKey, logOf, replicaId, type LogKey } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
 import type { AdmissionReply, BucketSetting, Grant, Settlement } from '../../../src/limiter/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
@@ -30,11 +30,8 @@ interface ReplicaOptions {
   readonly whenDown?: WhenDown | (() => WhenDown);
   readonly guard?: LaneGuard;
   readonly restoreSends?: () => Promise<unknown>;
-  readonly idleMs?: number;
   /** Replicas of another version have logs of their own. */
   readonly version?: string;
-  /** Its ends of logs are stopped at first: they join when the test lets them. */
-  readonly joinsLater?: true;
   /** How many it believes there are. */
   readonly replicas?: number;
 }
@@ -56,9 +53,7 @@ export class World {
       whenDown = 'deny',
       guard = this.guard,
       restoreSends = async () => {},
-      idleMs = 60_000,
       version = '',
-      joinsLater,
       replicas = 2,
     }: ReplicaOptions = {},
   ) {
@@ -66,7 +61,6 @@ export class World {
     const pass = (ms: number) => this.pass(ms);
     /** In the order in which the replica may use them, at once or reported. */
     const grants: Grant[] = [];
-    const closed: { readonly bucket: BucketKey; readonly closedMs: number }[] = [];
     const failures: unknown[] = [];
     /** Why leases of capped lanes were lost while their calls were under way. */
     const leasesLost: LeaseLostReason[] = [];
@@ -79,21 +73,17 @@ export class World {
     const limiter = new SharedLimiter({
       clock,
       replica: replicaId(id),
-      listener: {
-        onGrant: (grant) => void grants.push(grant),
-        onClosed: (bucket, closedMs) => void closed.push({ bucket, closedMs }),
-      },
+      listener: { onGrant: (grant) => void grants.push(grant), onClosed: () => {} },
       guard,
       restoreSends,
       whenDown: typeof whenDown === 'function' ? whenDown : () => whenDown,
       leaseMs,
-      idleMs,
+      idleMs: 60_000,
       replicas: () => replicas,
       onFailure: (failure) => void failures.push(failure),
       onLeaseLost: (reason) => void leasesLost.push(reason),
       openLog: (key) => {
         ends.push(this.#logOf(logKey(`${version}${key}`)).open(id));
-        if (joinsLater === true) end().stop();
         return end();
       },
     });
@@ -112,7 +102,6 @@ export class World {
       /** Its end of the log that it opened last. */
       end,
       opened: () => ends.length,
-      closed,
       leasesLost,
       admit,
       /** As `admit`, for one call after the other; the kinds of their replies. */
@@ -145,11 +134,6 @@ export class World {
     let log = this.#logs.get(key);
     if (log === undefined) this.#logs.set(key, (log = new OrderedLog(this.clock)));
     return log;
-  }
-
-  /** Resolves when some time has passed. */
-  nextStep(): Promise<void> {
-    return new Promise((resolve) => void this.clock.after(stepMs, resolve));
   }
 
   /** Lets time pass, and everything happen that is due in it. */

@@ -28,24 +28,6 @@ atOrigins('a sleeping lane', (instant) => {
       expect(line.at(2_001).slotTaken('t0', { slots: 2, nextSlotMs: 9_000 })).toEqual(['w0', 'w1']);
     });
 
-    test('wakes when a call enters under other ceiling limits, and still grants the earlier call first', () => {
-      const line = asleep(instant, returned(because), 1).at(2_000);
-      expect(line.admit('new', { ceilingTag: '5.none' })).toMatchObject({
-        kind: 'queued',
-        ahead: 1,
-        effects: { grants: [{ ticket: 't0' }] },
-      });
-    });
-
-    test('sleeps only for a moment when its last slot was taken under ceiling limits it no longer has', () => {
-      const line = asleep(instant, returned(because), 1).at(2_000);
-      line.reconfigure({ l: { ceilingTag: '50.none' } });
-      const edge = { slots: 0, nextSlotMs: 50_000, ceilingTag: plenty.ceilingTag };
-      expect(line.at(2_001).slotTaken('t0', edge)).toEqual([]);
-      expect(wakesAt(line)).toBe(2_001 + maxOtherLimitsMs);
-      expect(line.at(2_001 + maxOtherLimitsMs).tick()).toEqual(['w0']);
-    });
-
     test('keeps sleeping when a reload leaves its ceiling unchanged', () => {
       const line = asleep(instant, returned(because), 1).at(2_000);
       const left = [...line.reconfigure({ l: { weight: 3, maxInFlight: 7 } }), ...line.enter(['new'])];
@@ -71,23 +53,6 @@ atOrigins('a sleeping lane', (instant) => {
       expect(line.at(1_030).settle('t1', returned(because, 3_000))).toEqual([]);
       expect(wakesAt(line)).toBe(4_030);
     });
-  });
-
-  test('wakes from a back-off when that ends, not when the limits of its ceiling change', () => {
-    const line = asleep(instant, returned('ceiling_day', 80_000), 1).at(1_200);
-    line.reconfigure({ l: { ceilingTag: 'a' } });
-    line.settle('t0', returned('backoff', 9_000));
-    expect(line.at(2_000).reconfigure({ l: { ceilingTag: 'b' } })).toEqual([]);
-    expect(line.at(10_199).tick()).toEqual([]);
-    expect(line.at(10_200).tick()).toHaveLength(1);
-  });
-
-  test('wakes when its ceiling changes although the last report said that no slot is free', () => {
-    const line = new TestBucket(instant, plenty);
-    line.enter(['t0']);
-    line.slotTaken('t0', { slots: 0, nextSlotMs: 50_000 });
-    line.enter(['w']);
-    expect(line.at(2_000).reconfigure({ l: { ceilingTag: 'none.none' } })).toEqual(['w']);
   });
 });
 

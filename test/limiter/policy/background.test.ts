@@ -1,11 +1,10 @@
 /** Background calls: they leave when no other call can, and once a minute beside calls that never stop. */
 import { expect, test } from '@jest/globals';
-import { backgroundLane, callerKey, laneKey, type LaneKey } from '../../../src/ids.ts';
+import { backgroundLane, laneKey, type LaneKey } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { jainOf } from '../../support/jain.ts';
 import { names, returned, TestBucket, throttled } from './scheduling.ts';
 
 /** A place comes free every hundred milliseconds. */
@@ -116,17 +115,6 @@ atOrigins('background calls', (instant) => {
     expect(scene.left.length).toBeGreaterThanOrEqual(0.98 * 6_000);
   });
 
-  test('delay another call by one service time at most', () => {
-    const scene = full(instant);
-    for (let turn = 0; turn < 40; turn += 1) {
-      scene.pass(700, { [bgA]: 10 });
-      scene.ask('b');
-      const asked = scene.ms;
-      scene.pass(1_000, { [bgA]: 10 });
-      expect((scene.timesOf('b').at(-1) ?? Infinity) - asked).toBeLessThanOrEqual(serviceMs + 25);
-    }
-  });
-
   test('take nothing for which another call waits, however much there is for them', () => {
     const scene = new Scene(instant, tokensOnly);
     scene.ask('before', {}, 10);
@@ -189,16 +177,6 @@ atOrigins('background calls', (instant) => {
     expect(scene.timesOf(bgA)[0]).toBeGreaterThanOrEqual(6_000);
   });
 
-  test('of several workspaces share fairly, and so do their callers', () => {
-    const scene = full(instant);
-    scene.ask(bgA, { caller: callerKey('loop') }, 100);
-    scene.ask(bgA, { caller: callerKey('ann') });
-    const ann = scene.last;
-    scene.pass(10_000, { [bgB]: 5 });
-    expect(jainOf([scene.timesOf(bgA).length, scene.timesOf(bgB).length])).toBeGreaterThan(0.99);
-    expect(scene.left.findIndex(({ ticket }) => ticket === ann)).toBeLessThan(5);
-  });
-
   test('share the places in flight of their workspace', () => {
     const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, 'later');
     scene.ask(bgA, {}, 2);
@@ -210,19 +188,6 @@ atOrigins('background calls', (instant) => {
       scene.pass(1_000);
       expect(scene.lanes().at(-1)).toBe(want);
     }
-  });
-
-  test('are due again at once when the one that was due could not be sent', () => {
-    const scene = new Scene(instant, { limit: 10, windowMs: 10_000 }, 'later');
-    scene.ask('b', {}, 10);
-    scene.ask(bgA);
-    const own = scene.last;
-    scene.ask('b', {}, 70);
-    scene.pass(61_500);
-    expect(scene.left.find(({ ticket }) => ticket === own)?.isDue).toBe(true);
-    scene.end(returned('ceiling_minute', 500), own);
-    scene.pass(1_500);
-    expect(scene.timesOf(bgA)).toHaveLength(2);
   });
 
   test('leave in time although their ceiling has none of their places for longer', () => {

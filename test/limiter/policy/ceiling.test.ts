@@ -133,18 +133,14 @@ atOrigins('the sliding log of a ceiling', (instant) => {
 });
 
 atOrigins('the day of an embedded ceiling', (instant) => {
-  const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
-  const open = () => {
+  test('begins with its first call, and a new one 24 hours later by their own clock', async () => {
+    const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
     const clock = new FakeClock();
+    const ceilings = new CeilingStore(shiftedClock(clock, instant(0)));
     const later = async (ms: number): Promise<void> => {
       clock.outside(clock.monotonic() + ms, () => {});
       await clock.run(clock.monotonic() + ms);
     };
-    return { ceilings: new CeilingStore(shiftedClock(clock, instant(0))), later };
-  };
-
-  test('begins with its first call, and a new one 24 hours later by their own clock', async () => {
-    const { ceilings, later } = open();
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
     await later(dayMs - 1);
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'refused', isDaily: true, waitMs: 1 });
@@ -153,16 +149,5 @@ atOrigins('the day of an embedded ceiling', (instant) => {
     expect(await ceilings.dayState(ceiling)).toEqual({ limit: 1, remaining: 1, nextSlotMs: 0 });
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'refused', waitMs: dayMs });
-  });
-
-  test('is left alone when a slot of the day before is given back', async () => {
-    const { ceilings, later } = open();
-    const first = await ceilings.take(ceiling);
-    if (first.kind !== 'taken') throw new Error('no slot');
-    await later(dayMs);
-    for (const kind of ['taken', 'refused']) {
-      await ceilings.giveSlotBack(ceiling, first.slot);
-      expect((await ceilings.take(ceiling)).kind).toBe(kind);
-    }
   });
 });

@@ -37,15 +37,6 @@ atOrigins('calls whose cost only a response states', (instant) => {
     expect(shop.waitMs('c')).toBeLessThan(4_700);
   });
 
-  test('are charged the learned cost although they entered with an estimate', () => {
-    const shop = open();
-    shop.enter(['a', 'b', 'c'], { document, maxInFlight: 1 });
-    expect(shop.ends('a', 900)).toEqual(['b']);
-    expect(shop.level).toBe(guess + 900);
-    expect(shop.ends('b', 900)).toEqual([]);
-    expect(shop.waitMs('c')).toBeGreaterThan(8_000);
-  });
-
   test('are charged the newest cost, and only where they ask for the same', () => {
     const shop = open();
     shop.enter(['a'], { document });
@@ -66,20 +57,12 @@ atOrigins('calls whose cost only a response states', (instant) => {
   });
 
   // 40 points, of which 2 come back each second; a new document is guessed at 50.
-  const small = { meters: [{ meter: 'cost', limit: 40, windowMs: 20_000 }], learn: true, probe: 0 } as const;
-  const opened = (maxInFlight: number | null = null): Shop =>
-    new Shop(instant, {
-      setting: small,
-      callClass: 'graphql',
-      costs: { cost: guess },
-      maxInFlight,
-      maxWaitMs: 75_000,
-    });
-
   test.each([null, 1])(
     'and are new to a small bucket are not refused for a guess, with %s in flight',
-    (most) => {
-      const shop = opened(most);
+    (maxInFlight) => {
+      const meters = [{ meter: 'cost', limit: 40, windowMs: 20_000 }] as const;
+      const of = { meters, maxInFlight, maxWaitMs: 75_000 };
+      const shop = new Shop(instant, { ...of, callClass: 'graphql', costs: { cost: guess } });
       const left: string[] = [];
       for (const at of names(12).keys()) left.push(...shop.enter([`t${at}`], { document: `d${at}` }));
       expect(left).toEqual(['t0']);
@@ -89,17 +72,6 @@ atOrigins('calls whose cost only a response states', (instant) => {
       expect(left).toEqual(names(12));
     },
   );
-
-  test('and that are new are refused by what new ones have cost on average', () => {
-    const shop = opened();
-    shop.enter(['a'], { document: 'a' });
-    shop.ends('a', 8, 8);
-    // 32 points are left for four of them, and 8 come back in 4 s.
-    const kinds = names(12).map((ticket) => shop.admit(ticket, { document: ticket, maxWaitMs: 15_000 }).kind);
-    expect(kinds.filter((kind) => kind === 'granted')).toHaveLength(4);
-    expect(kinds.filter((kind) => kind === 'queued')).toHaveLength(3);
-    expect(shop.admit('late', { document: 'late', maxWaitMs: 15_000 })).toMatchObject({ kind: 'refused' });
-  });
 
   test('are remembered for a thousand documents, those learned last', () => {
     const shop = open();

@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { atOrigins } from '../../support/at-origins.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
-import { done, names, TestBucket, throttled, unknown } from './scheduling.ts';
+import { names, TestBucket, throttled } from './scheduling.ts';
 
 const serial = { limit: 1_000, maxInFlight: 1 };
 
@@ -99,17 +99,6 @@ atOrigins('the forecast for a call', (instant) => {
     expect(line.admit('c', { maxQueued: 1 })).toMatchObject(full);
   });
 
-  test('waits at once for the lease of a call whose fate is unknown', () => {
-    const line = new TestBucket(instant, serial);
-    line.enter(['a']);
-    line.at(2_000).settle('a', unknown);
-    const refusal = { kind: 'refused', reason: 'wait_too_long', retryInMs: 14_000 };
-    expect(line.at(3_000).admit('b', { maxWaitMs: 5_000 })).toMatchObject(refusal);
-    expect(line.admit('c', { maxWaitMs: 14_000 })).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
-    expect(line.leavesAt('c')).toBe(17_000);
-    expect(line.lane().abandoned).toEqual([]);
-  });
-
   // Guards a bug: the forecast was the clock itself, 1,795,330,130 s over Redis, else the uptime of the process.
   test('of a second call does not grow with the time since its lane was last granted', () => {
     const line = new TestBucket(instant, { limit: 40, windowMs: 20_000, maxInFlight: 1, maxWaitMs: 40_000 });
@@ -159,17 +148,5 @@ atOrigins('the forecast for a call', (instant) => {
     expect(line.admit('c', tokens(14)).kind).toBe('queued');
     expect(line.waitMs('c')).toBeLessThan(25_000);
     expect([...line.bucket.waitingCosts]).toEqual([['tokens', 30_014]]);
-  });
-
-  test('counts a call larger than the limit as one that takes the whole limit, also when the limit became known later', () => {
-    const line = ofTokens(null);
-    line.enter(['a'], tokens(10));
-    line.enter(['b', 'c'], tokens(1e12, 'big'));
-    const level = { lowest: 15_000, highest: 15_000 };
-    const meters = [{ meter: 'tokens', limit: 30_000, windowMs: 60_000, level }] as const;
-    line.at(1_050).settle('a', done, line.lesson({ meters }, 1_000));
-    // One of the large calls needs half a window until it has room.
-    expect(line.at(1_060).admit('d', tokens(14)).kind).toBe('queued');
-    expect(line.waitMs('d')).toBeLessThan(31_000);
   });
 });

@@ -50,19 +50,6 @@ atOrigins('a bucket with a cap on calls in flight', (instant) => {
     );
   });
 
-  test('grants nothing while calls of other replicas may hold its places', () => {
-    const line = new TestBucket(instant, { setting: capOf(2) });
-    line.bucket.withheld = { what: 'capped_lanes', until: instant(9_000) };
-    expect([...line.enter(['a0', 'b0', 'c0']), ...line.pump()]).toEqual([]);
-    expect(line.nextAt).toBe(instant(9_000));
-    expect(line.at(9_000).pump()).toEqual(['a0', 'b0']);
-  });
-
-  test('is named as what holds a call, also while nobody knows how long calls take', () => {
-    const { line } = crowd(instant, 1, 2);
-    expect(line.forecast('c0')).toEqual({ waitMs: 0, ahead: 0, heldBy: 'serialized' });
-  });
-
   test('forecasts the rounds of all lanes together', () => {
     const { line, sent } = crowd(instant, 8, 2);
     let held = sent;

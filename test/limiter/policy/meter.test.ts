@@ -67,12 +67,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(minJitterMs);
   });
 
-  test('gets back a whole reservation while its drain is paused', () => {
-    const timed = stated(1, 60_000);
-    timed.giveBack(timed.take(1, 0), 0, 400);
-    expect(timed.roomIn(1, 400)).toBe(0);
-  });
-
   test('never has less, after a call was given back, than if the call had not come', () => {
     const gaps = fc.array(fc.integer({ min: 0, max: 9_000 }), { minLength: 2, maxLength: 12 });
     fc.assert(
@@ -101,43 +95,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     timed.respond(report(40, 2), second, { sentMs: 50, headMs: 60 });
     timed.respond(report(10, 1), first, { sentMs: 1, headMs: 70 });
     expect(timed.meter.limit).toBe(40);
-  });
-
-  /** The upstream of this test does what it states and has no other users. */
-  test('is never below the level of an upstream without other users, in any order of responses', () => {
-    const wayMs = fc.double({ min: 0, max: 24, noNaN: true });
-    const call = fc.tuple(fc.constantFrom(0, 0, 1, 7, 30, 400), wayMs, fc.constantFrom(0, 5, 60, 900));
-    const sending = fc.array(call, { minLength: 1, maxLength: 40 });
-    const windowMs = 10_000;
-    fc.assert(
-      fc.property(fc.constantFrom(2, 5, 20), sending, (limit, calls) => {
-        const timed = stated(limit, windowMs);
-        const sent: { at: number; mark: MeterMark; sentMs: number; headMs: number }[] = [];
-        let now = 0;
-        for (const [gapMs, wayMs, backMs] of calls) {
-          now += gapMs;
-          if (timed.roomIn(1, now) > 0) continue;
-          const at = now + wayMs;
-          sent.push({ at, mark: timed.take(1, now), sentMs: now, headMs: at + backMs });
-        }
-        let [used, then] = [0, 0];
-        const drained = (ms: number): number => ((ms - then) * limit) / windowMs;
-        const responses = sent
-          .toSorted((one, other) => one.at - other.at)
-          .map((call) => {
-            used = Math.max(0, used - drained(call.at)) + 1;
-            then = call.at;
-            expect(used).toBeLessThanOrEqual(limit + 1e-6);
-            return { ...call, used };
-          });
-        const end = Math.max(now, ...responses.map(({ headMs }) => headMs));
-        for (const { mark, sentMs, headMs, used } of responses.toSorted((a, b) => a.headMs - b.headMs))
-          if (headMs >= now) timed.respond(report(limit, used), mark, { sentMs, headMs });
-        drain(timed.meter, from + end);
-        expect(timed.meter.level).toBeGreaterThanOrEqual(used - drained(end) - 1e-5);
-      }),
-      { numRuns: 500 },
-    );
   });
 });
 

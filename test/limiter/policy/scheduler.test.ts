@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Costs } from '../../../src/call.ts';
-import { replicaId, ticketId } from '../../../src/ids.ts';
+import { replicaId } from '../../../src/ids.ts';
 import { drain } from '../../../src/limiter/policy/meter.policy.ts';
 import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
@@ -10,7 +10,7 @@ import { serviceCost } from '../../../src/limiter/policy/costs.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs } from '../../../src/limiter/policy/admit.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { report } from './metering.ts';
-import { call, done, dropped, names, returned, TestBucket, throttled } from './scheduling.ts';
+import { call, done, dropped, names, TestBucket, throttled } from './scheduling.ts';
 
 const killed = replicaId('killed');
 const wide = { limit: 100 };
@@ -80,35 +80,6 @@ atOrigins('a lane', (instant) => {
     for (let [next] = line.settle('t0'); next !== undefined; [next] = line.settle(next)) order.push(next);
     expect(order).toEqual(['urgent', 't1', 'boast', 'long', 'late', 'middle', 'z', 'future', 'later']);
   });
-
-  test('keeps the position that another store gave, whatever its value', () => {
-    const line = new TestBucket(instant, serial);
-    line.enter(names(3));
-    const order = (line.bucket.tickets.get(ticketId('t1'))?.order ?? 0) - 0.5;
-    const again = {
-      ...call('again', { ...serial, maxWaitMs: 0, maxQueued: 0 }),
-      position: { kind: 'kept', order },
-    } as const;
-    expect(line.admitAs(again)).toMatchObject({ kind: 'queued', ahead: 0, order });
-  });
-
-  test('has no more grants outstanding than slots are left under its ceiling', () => {
-    const line = new TestBucket(instant, wide);
-    line.enter(['t0']);
-    line.slotTaken('t0', { slots: 2, nextSlotMs: 5_000 });
-    expect(line.enter(['x1', 'x2', 'x3'])).toEqual(['x1', 'x2']);
-    expect(line.slotTaken('x2', null)).toEqual(['x3']);
-  });
-
-  test.each([
-    ['that its ceiling refused sends one call at a time', 'ceiling_minute', 1],
-    ['that its ceiling of the day refused sends one call at a time', 'ceiling_day', 1],
-    ['in back-off sends all', 'backoff', 4],
-  ] as const)('%s', (_what, because, sent) => {
-    const line = new TestBucket(instant);
-    line.enter(['t0']);
-    expect([...line.settle('t0', returned(because, 0)), ...line.enter(['a', 'b', 'c'])]).toHaveLength(sent);
-  });
 });
 
 atOrigins('a replica that is not heard of any more', (instant) => {
@@ -151,14 +122,6 @@ atOrigins('a bucket', (instant) => {
     expect(names(4, 'a').flatMap((id) => line.settle(id, dropped))).toEqual(['b0', 'a4', 'b1', 'a5']);
   });
 
-  test('keeps no record when all is settled', () => {
-    const line = new TestBucket(instant);
-    for (const id of line.enter(names(8))) line.settle(id, done);
-    line.at(3_000).tick();
-    const { tickets, leases, expiries } = line.bucket;
-    expect([tickets.size, leases.size, expiries.size]).toEqual([0, 0, 0]);
-  });
-
   test('lowers no meter by a response to a call that took nothing from it', () => {
     const line = new TestBucket(instant, { limit: 100, windowMs: 1_000_000 });
     line.enter(['a'], { costs: { requests: 50 } });
@@ -175,8 +138,7 @@ atOrigins('the service cost of a call', (instant) => {
     { meter: 'requests', limit: 500, windowMs },
     { meter: 'tokens', limit: 30_000, windowMs },
   ] as const;
-  const open = (): TestBucket => new TestBucket(instant, { meters });
-  const line = open();
+  const line = new TestBucket(instant, { meters });
   line.enter(['a'], { costs: { requests: 1, tokens: 1, requests_day: 1 } });
   Object.assign(line.meter('requests_day'), { limit: 10, windowMs: 86_400_000 });
 
@@ -190,14 +152,5 @@ atOrigins('the service cost of a call', (instant) => {
     ['a call that costs nothing', {}, 1],
   ])('is the time for which its most used meter is busy: %s', (_what, costs, ms) => {
     expect(serviceCost(line.bucket, costs)).toBe(ms);
-  });
-
-  test('is charged once to a lane, however many of its grants come back', () => {
-    const line = open();
-    const sent = line.enter(names(5, 'a'), { lane: 'a', costs: { requests: 1, tokens: 10_000 } });
-    line.enter(names(150, 'b'), { lane: 'b', costs: { requests: 1, tokens: 100 } });
-    const order = sent.flatMap((ticket) => line.settle(ticket, dropped));
-    // A large call counts as a hundred small ones; three large ones that come back do not go ahead of them three times.
-    expect(order.findIndex((ticket) => ticket.startsWith('a'))).toBe(100);
   });
 });

@@ -83,19 +83,6 @@ describe('a window that the operator describes', () => {
     );
   });
 
-  test('the forecast for a line behind a full window is the time when its last call leaves', () => {
-    fc.assert(
-      fc.property(stated, upTo(200), (window, ahead) => {
-        const meter = meterOf(window);
-        sendAll([meter], window.limit, () => 0);
-        const expectedMs = windowWaitMs(meter, ahead, startAt);
-        const left = sendAll([meter], ahead, () => 0);
-        expect(Math.abs((left.at(-1) ?? 0) - startAt - expectedMs)).toBeLessThan(1);
-      }),
-      { numRuns: 40 },
-    );
-  });
-
   test('a limit that is lowered waits for what was sent, not for as many windows as that would take under it', () => {
     fc.assert(
       fc.property(stated, upTo(60), upTo(200), (window, limit, ahead) => {
