@@ -9,7 +9,6 @@ const long = [
   'test/activity/very-many.test.ts',
   'test/cli/output.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
-  'test/journey/outside-traffic.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/replies.test.ts',

@@ -1,6 +1,6 @@
 /** What counts in a ceiling, and what a reload of it changes; `waits.test.ts` has what it holds. */
 import { afterEach, expect, test } from '@jest/globals';
-import { closeAll, refuseOnce, startWorld, type World } from './world.ts';
+import { closeAll, startWorld, type World } from './world.ts';
 
 let world: World;
 const perMinute = (calls: number): string => `    requestsPerMinute: { openai: ${calls} }\n`;
@@ -9,7 +9,6 @@ const start = async (acme: string, modelLimits = ''): Promise<World> =>
   (world = await startWorld({ workspaces: { acme }, modelLimits }));
 afterEach(closeAll);
 
-const waits = (seconds: number) => ({ headers: { prefer: `wait=${seconds}` } });
 async function oneByOne(calls: number): Promise<number[]> {
   const statuses: number[] = [];
   for (let at = 0; at < calls; at += 1) statuses.push((await world.chat(at)).status);
@@ -18,14 +17,6 @@ async function oneByOne(calls: number): Promise<number[]> {
 /** Edits the workspace's part of the configuration. */
 const edit = ({ gateway }: World, to: string): Promise<void> =>
   gateway.reload(gateway.yaml.replace(/    requestsPer[^]*$/, to));
-
-test('a ceiling counts a throttled attempt, too, because the attempt reached the upstream', async () => {
-  const { chat, model } = await start(perMinute(3));
-  refuseOnce(model, { 'retry-after-ms': '20' });
-  expect(await oneByOne(2)).toEqual([200, 200]);
-  expect((await chat(3, waits(45))).error).toBe('wait_too_long');
-  expect(model.log).toHaveLength(3);
-});
 
 test('a used-up ceiling of the day counts from the reload that adds it, is named by every refusal, and has room when it is raised or removed, as much as was added', async () => {
   await start(perMinute(1_000), 'requestsPerDay: none');

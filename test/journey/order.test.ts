@@ -1,13 +1,9 @@
-/** Who goes first: calls of a lane in order, one in flight on a commerce bucket, urgency, callers, workspaces, background. */
+/** Who goes first: calls of a lane in order, one in flight on a commerce bucket, urgency, callers, background. */
 import { afterEach, expect, test } from '@jest/globals';
-import { fastClock } from '../support/fast-clock.ts';
-import { until } from '../support/until.ts';
 import { adminText, closeAll, highCeilings, many } from './world.ts';
 import { nonces, startWorld, tally, type Sending } from './world.ts';
 
 afterEach(closeAll);
-
-const patient = { prefer: 'wait=600' };
 
 test('calls of a workspace on a commerce bucket go by urgency, and in their order where it is the same', async () => {
   const { behindOccupied, orders } = await startWorld();
@@ -42,32 +38,6 @@ test.each<[string, string, (caller: string) => Sending]>([
   expect(order.filter((name) => name.startsWith('loop'))).toEqual(line.slice(0, 5));
   expect(order.slice(0, 3).toSorted()).toEqual(['ann1', 'bob1', 'loop1']);
   expect(order.slice(3, 5).toSorted()).toEqual(['ann2', 'loop2']);
-});
-
-test('beside a workspace for which a hundred calls wait, the share of another one follows its weight', async () => {
-  // A place comes free every second.
-  const { chat, model, settled } = await startWorld({
-    clock: fastClock(10),
-    model: { models: { 'gpt-4o': { rpm: 60 } } },
-    modelLimits: 'requestsPerMinute: 60',
-    workspaces: { busy: highCeilings, other: `${highCeilings}    weight: 9\n` },
-  });
-  const leaving = new AbortController();
-  const busy = { workspace: 'busy', headers: patient, signal: leaving.signal };
-  const line = Promise.allSettled(many(100, () => chat('busy', busy)));
-  await until(() => model.log.length >= 60);
-  const from = model.log.length;
-  const heavy = many(18, () => chat('heavy', { workspace: 'other', headers: patient }));
-  expect(tally(await Promise.all(heavy))).toEqual({ 200: 18 });
-  leaving.abort();
-  await line;
-  await settled(0, 0);
-  const order = nonces(model.log.slice(from));
-  const shared = order.slice(order.indexOf('heavy'), order.lastIndexOf('heavy') + 1);
-  const others = shared.filter((nonce) => nonce === 'busy').length;
-  // The other workspace sends two calls beside eighteen; with equal shares it would send eighteen, without shares all that wait.
-  expect(others).toBeGreaterThanOrEqual(1);
-  expect(others).toBeLessThanOrEqual(9);
 });
 
 test('background calls leave a tenth of the places under a ceiling, and their clients are told of all', async () => {

@@ -231,10 +231,9 @@ export async function logged(
 export function refuseOnce(
   upstream: Pick<LanguageModelSimulator, 'fault'>,
   headers: Readonly<Record<string, string>>,
-  more: { readonly times?: number; readonly match?: { readonly model: string } } = {},
 ): void {
   const error = { message: 'Rate limit reached', type: 'requests', code: 'rate_limit_exceeded' };
-  upstream.fault({ kind: 'answer', status: 429, headers, body: { error }, ...more });
+  upstream.fault({ kind: 'answer', status: 429, headers, body: { error } });
 }
 
 export const many = <Result>(count: number, make: (at: number) => Result): Result[] =>
