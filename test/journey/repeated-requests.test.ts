@@ -49,18 +49,9 @@ const mismatch = [422, 'idempotency_mismatch', 1];
 
 describe('a request with a known key that differs from the first in', () => {
   test.each<[string, Lines, Lines]>([
-    ['Range', [['range', 'bytes=0-3']], [['range', 'bytes=4-7']]],
     ['a Range that is not there', [['range', 'bytes=0-3']], []],
-    ['Accept', [['accept', 'application/json']], [['accept', 'application/xml']]],
-    ['Accept-Encoding', [['accept-encoding', 'gzip']], []],
-    ['Content-Type', [['content-type', 'a/b']], [['content-type', 'c/d']]],
-    ['Stripe-Account', [['stripe-account', 'acct_1']], [['stripe-account', 'acct_2']]],
-    ['a version', [['x-api-version', '1']], [['x-api-version', '2']]],
-    ['If-None-Match', [], [['if-none-match', '"a"']]],
     ['Prefer, as far as it goes upstream', [['prefer', 'wait=5, return=minimal']], [['prefer', 'wait=5']]],
-    ['User-Agent', [['user-agent', 'one/1']], [['user-agent', 'two/1']]],
     ['a second line of a field', ['a', 'b'].map((tag) => ['x-tag', tag] as const), [['x-tag', 'a']]],
-    ['a cookie', [['cookie', 'session=alice']], [['cookie', 'session=bob']]],
     [
       'a second cookie line',
       ['a=1', 's=alice'].map((text) => ['cookie', text] as const),
@@ -76,8 +67,6 @@ describe('a request with a known key that differs from the first in', () => {
 
   test.each<[string, Lines, Lines]>([
     ['PRIVATE-TOKEN', [['private-token', 'alice']], [['private-token', 'bob']]],
-    ['x-goog-api-key', [['x-goog-api-key', 'alice']], [['x-goog-api-key', 'bob']]],
-    ['x-auth-token', [['x-auth-token', 'alice']], [['x-auth-token', 'bob']]],
     ['one that is not there', [['private-token', 'alice']], []],
     ['Authorization', [['authorization', 'Bearer alice']], [['authorization', 'Bearer bob']]],
     ['its own', [['sluice-upstream-authorization', 'a']], [['sluice-upstream-authorization', 'b']]],

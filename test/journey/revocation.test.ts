@@ -1,4 +1,4 @@
-/** An API key that is removed or expires while calls wait and are in flight. `reload-and-drain.test.ts` has the file of a process. */
+/** An API key that expires, or loses an upstream, while calls wait and are in flight. `reload-and-drain.test.ts` has the file of a process. */
 import { afterEach, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
 import { until } from '../support/until.ts';
@@ -6,14 +6,19 @@ import { closeAll, nonces, startWorld } from './world.ts';
 
 afterEach(closeAll);
 
+/** A call of the shop that takes so long, and one that waits behind it. */
+async function oneWaits(ms: number) {
+  const world = await startWorld({ clock: fastClock(20), workspaces: { acme: '' } });
+  world.shop.fault({ kind: 'slow', ms });
+  const first = world.orders(1);
+  await until(() => world.shop.log.length === 1);
+  const waiting = world.orders(2);
+  await world.settled(1, 1);
+  return { ...world, first, waiting };
+}
+
 test('an API key that expires is refused from then on, and within ten seconds for waiting calls', async () => {
-  const clock = fastClock(20);
-  const { orders, shop, settled, gateway } = await startWorld({ clock });
-  shop.fault({ kind: 'slow', ms: 20_000 });
-  const first = orders(1);
-  await until(() => shop.log.length === 1);
-  const waiting = orders(2);
-  await settled(1, 1);
+  const { clock, first, waiting, orders, shop, gateway } = await oneWaits(20_000);
   const expires = clock.now() + 4_000;
   const dated = `, expires: "${new Date(expires).toISOString()}" }`;
   await gateway.reload(gateway.yaml.replace(/(sha256:[0-9a-f]{64}") }/, `$1${dated}`));
@@ -27,15 +32,7 @@ test('an API key that expires is refused from then on, and within ten seconds fo
 });
 
 test('a call that waits for an upstream is not sent once a reload has taken the upstream from its workspace', async () => {
-  const { orders, shop, settled, gateway } = await startWorld({
-    clock: fastClock(20),
-    workspaces: { acme: '' },
-  });
-  shop.fault({ kind: 'slow', ms: 5_000 });
-  const first = orders(1);
-  await until(() => shop.log.length === 1);
-  const waiting = orders(2);
-  await settled(1, 1);
+  const { first, waiting, shop, gateway } = await oneWaits(5_000);
   await gateway.reload(gateway.yaml.replace('  acme:\n', '  acme:\n    upstreams: [openai]\n'));
   expect(await waiting).toMatchObject({ status: 403, json: { code: 'target_forbidden' } });
   expect((await first).status).toBe(200);

@@ -29,8 +29,6 @@ export interface Answer {
   readonly headers?: Readonly<Record<string, string>>;
   /** A text, or what is written as JSON. Default: `{}`. */
   readonly body?: unknown;
-  /** How long the call takes. Milliseconds of the clock. */
-  readonly tookMs?: number;
 }
 
 /** Says what a call is answered; with nothing, the test answers by `response`. */
@@ -62,12 +60,9 @@ export async function scripted(script: Script = () => ({}), options: ScriptedOpt
       response.on('close', () => (arrival.isCut = !response.writableFinished));
       const answer = script(arrival);
       if (answer === undefined || answer instanceof Promise) return;
-      const { status = 200, headers: fields = {}, body: said = {}, tookMs = 0 } = answer;
+      const { status = 200, headers: fields = {}, body: said = {} } = answer;
       arrival.status = status;
-      const reply = (): void =>
-        void response.writeHead(status, fields).end(typeof said === 'string' ? said : JSON.stringify(said));
-      if (tookMs === 0) reply();
-      else clock.after(tookMs, reply);
+      response.writeHead(status, fields).end(typeof said === 'string' ? said : JSON.stringify(said));
     });
   });
   opened.push(close);
