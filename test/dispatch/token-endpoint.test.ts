@@ -81,9 +81,4 @@ describe('a token endpoint', () => {
       expect(await post(home(port), { ask })).toEqual(failed('timeout'));
     },
   );
-
-  test('that does not listen or breaks off is unreachable', async () => {
-    const port = await serving((_, response) => response.destroy());
-    for (const each of [port, 1]) expect(await post(home(each))).toEqual(failed('unreachable'));
-  });
 });

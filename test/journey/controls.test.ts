@@ -11,7 +11,6 @@ beforeAll(async () => (redis = await startRedis()));
 afterAll(() => redis.stop());
 afterEach(closeAll);
 
-const embedded = (): ScriptedOptions => ({});
 const onRedis = (): ScriptedOptions => ({
   sections: `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }`,
 });
@@ -48,41 +47,33 @@ test('the commands of the terminal carry the token, and the log says what was do
   expect(logs.join('') + JSON.stringify(said)).not.toContain(token);
 });
 
-describe.each([
-  ['embedded', embedded],
-  ['redis', onRedis],
-])('with the limiter %s,', (store, options) => {
-  test('a pause holds calls, refuses those that cannot wait for its end, and resume lets them go', async () => {
-    const name = `${store}p`;
-    const api = await start(name, options());
-    const isPaused = () => metric(api.gateway, `sluice_upstream_paused{upstream="${name}"}`);
-    expect(await isPaused()).toBe(0);
-    expect((await admin(api, `${name}/pause?seconds=60`)).status).toBe(200);
-    expect(await isPaused()).toBe(1);
-    const refused = await call(api, name, 'wait=2');
-    expect(refused).toMatchObject({ status: 429, error: 'wait_too_long', json: { heldBy: 'paused' } });
-    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5);
-    const held = call(api, name);
-    await until(() => api.gateway.service.telemetry.live().some(({ waiting }) => waiting === 1));
-    expect(api.arrivals).toHaveLength(0);
-    for (const result of ['done', 'not_paused'])
-      expect(await (await admin(api, `${name}/resume`)).json()).toEqual({ result });
-    const { status, admission } = await held;
-    expect([status, admission, api.arrivals.length]).toEqual([
-      200,
-      expect.stringMatching(/held=\(paused;ms=\d+\)/),
-      1,
-    ]);
+test('a pause holds calls, refuses those that cannot wait for its end, and resume lets them go', async () => {
+  const api = await start('paused');
+  const isPaused = () => metric(api.gateway, 'sluice_upstream_paused{upstream="paused"}');
+  expect(await isPaused()).toBe(0);
+  expect((await admin(api, 'paused/pause?seconds=60')).status).toBe(200);
+  expect(await isPaused()).toBe(1);
+  const refused = await call(api, 'paused', 'wait=2');
+  expect(refused).toMatchObject({ status: 429, error: 'wait_too_long', json: { heldBy: 'paused' } });
+  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5);
+  const held = call(api, 'paused');
+  await until(() => api.gateway.service.telemetry.live().some(({ waiting }) => waiting === 1));
+  expect(api.arrivals).toHaveLength(0);
+  for (const result of ['done', 'not_paused'])
+    expect(await (await admin(api, 'paused/resume')).json()).toEqual({ result });
+  expect(await held).toMatchObject({
+    status: 200,
+    admission: expect.stringMatching(/held=\(paused;ms=\d+\)/),
   });
+  expect(api.arrivals).toHaveLength(1);
+});
 
-  test('open reopens a bucket that a long Retry-After has closed', async () => {
-    const name = `${store}o`;
-    const api = await start(name, options(), closing);
-    expect((await call(api, name)).status).toBe(429);
-    expect(await call(api, name)).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'closed' } });
-    expect((await admin(api, `${name}/open`)).status).toBe(200);
-    expect([(await call(api, name)).status, api.arrivals.length]).toEqual([200, 2]);
-  });
+test('open reopens a bucket that a long Retry-After has closed', async () => {
+  const api = await start('closed', {}, closing);
+  expect((await call(api, 'closed')).status).toBe(429);
+  expect(await call(api, 'closed')).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'closed' } });
+  expect((await admin(api, 'closed/open')).status).toBe(200);
+  expect([(await call(api, 'closed')).status, api.arrivals.length]).toEqual([200, 2]);
 });
 
 describe('several replicas', () => {

@@ -1,4 +1,4 @@
-/** With which credential a call goes upstream, whose quota and breaker it is about, and that no API key ever goes there. */
+/** With which credential a call goes upstream, and whose quota and breaker it is about. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { scripted } from './scripted.ts';
 import { closeAll, type Reply, type Sending } from './world.ts';
@@ -24,44 +24,6 @@ test.each(['authorization', 'x-api-key', 'x-goog-api-key', 'x-shopify-access-tok
     expect(JSON.stringify(headers)).not.toContain('own');
   },
 );
-
-describe('without a configured credential', () => {
-  test('a client brings its own, in any field but that of its API key', async () => {
-    const { ask, arrivals, gateway, origin } = await scripted();
-    const key = gateway.keys['acme'] ?? '';
-    await ask('/via/api/a', {
-      headers: { 'Sluice-Upstream-Authorization': 'Bearer own', 'x-api-key': 'mine' },
-    });
-    await ask('/via/api/a', { headers: { authorization: 'Basic b3duOm93bg==' } });
-    await ask(`/proxy?target=${encodeURIComponent(`${origin}/b`)}`);
-    expect(arrivals.map(({ headers }) => headers.authorization)).toEqual([
-      'Bearer own',
-      'Basic b3duOm93bg==',
-      undefined,
-    ]);
-    expect(arrivals[0]?.headers).toMatchObject({ 'x-api-key': 'mine' });
-    for (const field of [
-      'x-api-key',
-      'X-Shopify-Access-Token',
-      'authorization',
-      'Sluice-Upstream-Authorization',
-    ])
-      await ask('/via/api/a', { headers: { [field]: /auth/i.test(field) ? `Bearer ${key}` : key } });
-    expect(arrivals).toHaveLength(7);
-    expect(JSON.stringify(arrivals.map(({ headers }) => headers))).not.toMatch(RegExp(`${key}|sluice-key`));
-  });
-
-  test('an API key in a target makes the call refused, and nothing is sent', async () => {
-    const { ask, arrivals, gateway, origin } = await scripted();
-    const key = gateway.keys['acme'] ?? '';
-    for (const path of [`/via/api/${key}`, `/proxy?target=${encodeURIComponent(`${origin}/a?k=${key}`)}`]) {
-      const reply = await ask(path);
-      expect(whoMade(reply)).toEqual([400, 'request_invalid']);
-      expect(reply.text).not.toContain(key);
-    }
-    expect(arrivals).toEqual([]);
-  });
-});
 
 /** An upstream that refuses whoever shows `spent` for an hour, and whoever shows `broke` for good. */
 async function start(settings: string, { workspace = '' } = {}) {

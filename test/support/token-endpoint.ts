@@ -1,6 +1,6 @@
 /** A token endpoint (RFC 6749 §4.4 and §6) on a real socket. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change. */
 import type { IncomingHttpHeaders } from 'node:http';
-import { systemClock, type Clock } from '../../src/clock.ts';
+import { systemClock } from '../../src/clock.ts';
 import type { OAuthClient } from '../../src/config/settings.ts';
 import { listening } from './listening.ts';
 
@@ -30,7 +30,6 @@ export type Manner =
     };
 
 export interface TokenEndpointOptions {
-  readonly clock?: Clock;
   readonly lifeSeconds?: number;
   /** A new token ends the earlier ones. */
   readonly isRotating?: boolean;
@@ -88,7 +87,7 @@ class RefreshChain {
 }
 
 export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
-  const { clock = systemClock, lifeSeconds = 3600, isRotating = false } = options;
+  const { lifeSeconds = 3600, isRotating = false } = options;
   const { client = { id: oauthClient.clientId, secret: oauthClient.clientSecret } } = options;
   const chain = options.refresh === undefined ? null : new RefreshChain(options.refresh);
   const requests: { headers: IncomingHttpHeaders; body: string }[] = [];
@@ -99,7 +98,7 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
   let atOnce = 0;
   let maxAtOnce = 0;
   const changed = async (): Promise<void> => await options.onChange?.([...valid]);
-  const later = (ms: number, run: () => void): void => void cancels.add(clock.after(ms, run));
+  const later = (ms: number, run: () => void): void => void cancels.add(systemClock.after(ms, run));
   const revoke = (token: string): void => {
     if (valid.delete(token)) void changed();
   };
