@@ -43,12 +43,6 @@ describe('the body of a request', () => {
     },
   );
 
-  test('arrives whole when head and body come one byte at a time', async () => {
-    const { raw } = await served(echo);
-    for (const byte of withLength(5) + 'abcde') await raw.send(byte);
-    expect((await raw.responses(1))[0]?.body.toString()).toBe('abcde');
-  });
-
   test('arrives without its trailers', async () => {
     const { raw, calls } = await served(echo);
     await raw.send(inChunks() + '1\r\na\r\n0\r\nSluice-Key: k\r\n\r\n');

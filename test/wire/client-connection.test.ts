@@ -7,7 +7,7 @@ import { Refusal } from '../../src/errors.ts';
 import { outcomeOf, serverSettings, settled } from '../ingress/data-server-fixture.ts';
 import { allOf, answer, echo, head, served } from './served.ts';
 
-const get = (n: number | string, ...more: string[]): string => head(`GET /proxy?${n} HTTP/1.1`, ...more);
+const get = (n: number | string): string => head(`GET /proxy?${n} HTTP/1.1`);
 const numberOf = (call: Call): string => call.rawUrl.slice('/proxy?'.length);
 const echoNumber = (call: Call): Outcome => outcomeOf({ body: Buffer.from(numberOf(call)) });
 const bodies = (responses: Awaited<ReturnType<typeof allOf>>): string[] =>
@@ -15,7 +15,7 @@ const bodies = (responses: Awaited<ReturnType<typeof allOf>>): string[] =>
 const garbage = 'NOT HTTP AT ALL\r\n\r\n';
 
 /** A server whose calls end when the test says so, by number. */
-async function holding(more: Parameters<typeof served>[1] = {}, before = (_call: Call): unknown => null) {
+async function holding(more: Parameters<typeof served>[1] = {}) {
   const gates = new Map<string, PromiseWithResolvers<void>>();
   const gate = (n: string): PromiseWithResolvers<void> => {
     const known = gates.get(n) ?? Promise.withResolvers<void>();
@@ -23,7 +23,6 @@ async function holding(more: Parameters<typeof served>[1] = {}, before = (_call:
     return known;
   };
   const server = await served(async (call) => {
-    await before(call);
     const gone = Promise.withResolvers<never>();
     call.clientGone.addEventListener('abort', () => gone.reject(call.clientGone.reason));
     await Promise.race([gate(numberOf(call)).promise, gone.promise]);
@@ -132,24 +131,6 @@ describe('garbage behind a request', () => {
     await noticed;
     body.end('last');
     expect(bodies(await allOf(raw))).toEqual(['200 first last']);
-  });
-
-  test('is ignored behind Connection: close', async () => {
-    const { raw, calls, release } = await holding();
-    await raw.send(get(0, 'Connection: close') + get(1));
-    await settled(() => calls.length === 1);
-    release(0);
-    expect(bodies(await allOf(raw))).toEqual(['200 0']);
-    expect(calls).toHaveLength(1);
-  });
-
-  test('in the body of a second request does not harm the first', async () => {
-    const { raw, calls, release } = await holding({}, (call) => call.readBody('w'));
-    await raw.send(get(0) + head('POST /proxy?1 HTTP/1.1', 'Transfer-Encoding: chunked') + 'zz\r\n');
-    await settled(() => calls.length === 2);
-    release(0);
-    expect(bodies(await allOf(raw))).toEqual(['200 0']);
-    expect(calls.map(({ clientGone }) => clientGone.aborted)).toEqual([false, true]);
   });
 
   test('that is a CONNECT ends the connection, without a response in the place of that of an open call', async () => {

@@ -1,22 +1,11 @@
 /** What callers are promised beside a plain response, asked of the running gateway. */
 import { expect, test } from '@jest/globals';
-import { fastClock } from '../support/fast-clock.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
 import { until } from '../support/until.ts';
 import { receivedBy, requestLines, stacks } from './stack-fixture.ts';
 
 const opened = stacks({ timeouts: '{ headSeconds: 20 }' });
-
-test('a default ceiling that has yielded to what the upstream states is not told with a refusal either', async () => {
-  const throttling = 'HTTP/1.1 429 Slow|X-RateLimit-Limit-Requests: 900|Retry-After: 80|Content-Length: 0||';
-  const stack = await opened(answering(bytes(throttling)), { kind: 'language-model', clock: fastClock(1) });
-  const get = async () => (await stack.exchange(stack.head('GET', stack.proxy('/x')))).responses.at(-1);
-  expect((await get())?.field('ratelimit')).toMatch(/^"workspace";r=499;/);
-  const refused = await get();
-  expect(refused?.field('sluice-error')).toBe('wait_too_long');
-  expect([refused?.field('ratelimit'), refused?.field('ratelimit-policy')]).toEqual([undefined, undefined]);
-});
 
 test('a silent event stream gets comments between its events and within none, if that is configured', async () => {
   let allowed = 0;

@@ -1,5 +1,4 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
-import { peek } from '../../src/dispatch/inspect.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { answering, type Script } from '../support/raw-upstream.ts';
 import { bytes, ending, ok, saying } from '../support/scripts.ts';
@@ -139,19 +138,6 @@ describe('an abort', () => {
     await opened.upstream.allClosed();
   });
 
-  test('while the request body is being sent closes the connection', async () => {
-    const opened = await world((connection) => void connection.socket.pause());
-    const aborter = new AbortController();
-    const body = Buffer.alloc(16 * 1024 * 1024);
-    const fields = { host: 'x', 'content-length': String(body.length) };
-    const sending = failure(opened.send({ method: 'POST', fields, body, signal: aborter.signal }));
-    await until(() => opened.upstream.open() === 1);
-    aborter.abort();
-    expect(await sending).toMatchObject({ kind: 'aborted' });
-    opened.upstream.connections[0]?.socket.resume();
-    await opened.upstream.allClosed();
-  });
-
   test('by the reader, who destroys the body, closes the connection', async () => {
     const opened = await world(saying(half));
     (await opened.send()).body.destroy();
@@ -213,50 +199,4 @@ describe('a kept connection that the upstream closes under the next request', ()
     expect([sent, opened.upstream.connections.length]).toEqual([3, 1]);
     expect(opened.clock.waiting).toBe(0);
   });
-});
-
-describe('a body that is read ahead', () => {
-  test('delivers from its first byte what was read ahead', async () => {
-    const long = 'abcdefghij'.repeat(20_000);
-    const opened = await world(answering(bytes(`HTTP/1.1 200 OK|content-length: ${long.length}||`) + long));
-    const peeked = await peek((await opened.send()).body, { maxBytes: 1000, maxMs: 1000 }, opened.clock);
-    expect([peeked.whole, long.startsWith(peeked.bytes.toString())]).toEqual([false, true]);
-    expect(Buffer.isBuffer(peeked.body) ? '' : await text(peeked.body)).toBe(long);
-  });
-
-  test('delays no call until the end of a body that never ends', async () => {
-    const opened = await world(saying(half));
-    const { body } = await opened.send();
-    const peeking = peek(body, { maxBytes: 1000, maxMs: 250 }, opened.clock);
-    await expectOpenFor(250, opened.clock, peeking);
-    expect(await peeking).toMatchObject({ whole: false });
-    body.destroy();
-    await opened.upstream.allClosed();
-  });
-});
-
-test('the transport keeps no listener and one connection after eighty calls, and causes no warning', async () => {
-  const warnings: Error[] = [];
-  const onWarning = (warning: Error): unknown => warnings.push(warning);
-  process.on('warning', onWarning);
-  const opened = await world(async ({ requests, send }) => {
-    for (let count = 1; ; count++) {
-      await requests(count);
-      send(count % 2 === 0 ? ok : bytes('HTTP/1.1 429 x|content-length: 4||slow'));
-    }
-  });
-  const { signal } = new AbortController();
-  const fields = { host: 'x', 'content-length': '4' };
-  const call = { method: 'POST', fields, body: Buffer.from('body'), signal };
-  const counts = new Set<number>();
-  for (let pair = 0; pair < 40; pair++) {
-    expect(await text((await opened.send(call)).body)).toBe('slow');
-    expect(await text((await opened.send(call)).body)).toBe('ok');
-    await pulse();
-    const [free] = Object.values(opened.agents.forOrigin(opened.upstream.origin).freeSockets).flat();
-    counts.add((free?.eventNames() ?? []).reduce((sum, name) => sum + (free?.listenerCount(name) ?? 0), 0));
-  }
-  process.off('warning', onWarning);
-  expect([counts.size, warnings, opened.upstream.connections.length]).toEqual([1, [], 1]);
-  expect(received(opened).match(/\r\n\r\nbody/g)).toHaveLength(80);
 });

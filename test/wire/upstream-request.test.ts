@@ -47,17 +47,6 @@ describe('a request to the upstream', () => {
     },
   );
 
-  test('with a body of more than one piece arrives whole', async () => {
-    const opened = await worldOf(async (connection) => {
-      await connection.until((received) => received.endsWith('END'));
-      connection.send(ok);
-    });
-    const body = Buffer.concat([Buffer.alloc(300_000, 7), Buffer.from('END')]);
-    const fields = { host: 'x', 'content-length': String(body.length) };
-    expect(await text((await opened.send({ method: 'POST', fields, body })).body)).toBe('ok');
-    expect(wire(opened).split('\r\n\r\n')[1]?.length).toBe(body.length);
-  });
-
   test.each([
     ['a line break in a value', { fields: { host: 'x', 'x-a': 'a\r\nb: c' } }],
     ['a NUL in a value', { fields: { host: 'x', 'x-a': 'a\u0000' } }],

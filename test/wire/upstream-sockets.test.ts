@@ -1,12 +1,9 @@
 /** Sockets are few, and shared: between workspaces, not between calls. */
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { SocketPermits } from '../../src/dispatch/socket-permits.ts';
-import { scripted } from '../journey/scripted.ts';
-import { closeAll, metric } from '../journey/world.ts';
 import { failure, patient, sendingWorld as world } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
-afterEach(closeAll);
 const origin = 'http://upstream.test';
 
 /** Permits, and who began in which order. */
@@ -111,24 +108,4 @@ describe('a call that waits for a socket', () => {
     for (const connection of upstream.connections) connection.socket.destroy();
     await last;
   });
-});
-
-test('the one socket of a whole gateway lets one call pass a hundred of another workspace', async () => {
-  const world = await scripted(({ path }) => (path === '/first' ? undefined : {}), {
-    workspaces: { busy: '', small: '' },
-    upstreams: { plain: 'credential: Bearer x, maxSockets: 1' },
-  });
-  const call = (workspace: string, path: string) => world.ask(`/via/plain/${path}`, { workspace });
-  const calls = [call('busy', 'first')];
-  await world.arrived(1);
-  const { response } = world.arrivals[0] ?? {};
-  const inFlight = (count: number) =>
-    until(async () => (await metric(world.gateway, 'sluice_in_flight{upstream="plain"}')) === count);
-  calls.push(...Array.from({ length: 99 }, (_, n) => call('busy', `busy${n}`)));
-  await inFlight(100);
-  calls.push(call('small', 'small'));
-  await inFlight(101);
-  response?.end();
-  expect((await Promise.all(calls)).map(({ status }) => status)).toEqual(Array(101).fill(200));
-  expect(world.arrivals.findIndex(({ path }) => path === '/small')).toBeLessThanOrEqual(1);
 });
