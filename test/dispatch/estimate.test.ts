@@ -52,17 +52,6 @@ describe('the estimated tokens of a call', () => {
     ['nothing that is nested too deeply', chatPath, deep, 3],
   ])('are %s: %s', (_, path, body, expected) => expect(tokens(post(path, body))).toBe(expected));
 
-  test('come with the pictures', () => {
-    const input = [{ role: 'user', content: [{ type: 'input_image', image_url: png }] }];
-    expect(post('/v1/responses', { input }).costs).toEqual({ requests: 1, tokens: 768, images: 1 });
-    const image = { type: 'image_url', image_url: { url: png } };
-    expect(chat(say([{ type: 'text', text: x(40) }, image])).costs).toEqual({
-      requests: 1,
-      tokens: 778,
-      images: 1,
-    });
-  });
-
   test.each([
     ['Chinese', '今天天气很好，我们去公园散步吧。', 12],
     ['Russian', 'Сегодня хорошая погода, пойдём гулять в парк.', 12],

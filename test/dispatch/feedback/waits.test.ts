@@ -293,87 +293,17 @@ describe('a refusal with another status than 429', () => {
   });
 });
 
-describe('a wait, however it is written,', () => {
-  const wordsOf = (ms: number): string => (ms % 1000 === 0 ? `${ms / 1000} seconds` : `${ms} milliseconds`);
-  const goOf = (ms: number): string => {
-    const minutes = Math.floor(ms / 60_000);
-    return `${minutes > 0 ? `${minutes}m` : ''}${(ms % 60_000) / 1000}s`;
-  };
-  const whole = (ms: number): number => Math.ceil(ms / 1000);
-  const dateOf = (ms: number): Date => at(whole(ms) * 1000);
-  const retryAfter: readonly ((ms: number) => string)[] = [
-    (ms) => String(whole(ms)),
-    (ms) => (ms / 1000).toFixed(3),
-    (ms) => `${whole(ms)}s`,
-    goOf,
-    wordsOf,
-    (ms) => `PT${ms / 1000}S`,
-    (ms) => dateOf(ms).toUTCString(),
-    (ms) => dateOf(ms).toUTCString().replace('GMT', '+0000'),
-    (ms) => at(ms).toISOString(),
-    (ms) => `1, ${whole(ms)}`,
-  ];
-  const fields: readonly ((ms: number) => Fields)[] = [
-    ...retryAfter.map((write) => (ms: number): Fields => ({ 'retry-after': write(ms) })),
-    (ms) => ({ 'retry-after-ms': String(ms) }),
-    (ms) => ({ 'x-retry-after': String(whole(ms)) }),
-    (ms) => ({ 'x-ms-retry-after-ms': String(ms) }),
-    (ms) => limits('x-rate-limit', 9, 0, epoch(whole(ms))),
-    (ms) => limits('x-ratelimit', 9, 0, String(nowMs + ms)),
-    (ms) => limits('ratelimit', 9, 0, String(whole(ms))),
-    (ms) => limits('x-ratelimit', 9, 0, goOf(ms)),
-    (ms) => limits('x-ratelimit', 9, 0, dateOf(ms).toString()),
-    (ms) => limits('x-acme-ratelimit', 9, 0, String(whole(ms))),
-    (ms) => ({ 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': String(whole(ms)) }),
-    (ms) => ({ ratelimit: `"a";r=0;t=${whole(ms)}` }),
-    (ms) => ({ ratelimit: `limit=9, remaining=0, reset=${whole(ms)}` }),
-    (ms) => ({ 'x-ratelimit-reset-ms': String(nowMs + ms) }),
-  ];
-  const bodies: readonly ((ms: number) => unknown)[] = [
-    (ms) => ({ retry_after: ms / 1000 }),
-    (ms) => ({ error: { retryAfterMs: ms } }),
-    (ms) => ({ error: { details: [{ retryDelay: `${(ms / 1000).toFixed(9)}s` }] } }),
-    (ms) => ({ resetAt: at(ms).toISOString() }),
-    (ms) => ({ errors: [{ message: `Please try again in ${goOf(ms)}. Thanks.` }] }),
-    (ms) => ({ message: `Too Many Requests: retry after ${whole(ms)}` }),
-    (ms) => `Please retry after ${wordsOf(ms)}.`,
-    (ms) => `Try again at ${at(ms).toISOString()}`,
-    (ms) => ({ retry_after: { seconds: ms / 1000 } }),
-    (ms) => ({ seconds_until_retry: ms / 1000 }),
-    (ms) => `Retry after ${dateOf(ms).toUTCString()}`,
-  ];
-  const spellings: readonly ((ms: number) => number | null)[] = [
-    ...fields.map((of) => (ms: number) => waitOf('generic', { fields: dated(of(ms)) })),
-    ...bodies.map((of) => (ms: number) => waitOf('generic', { fields: dated({}), body: of(ms) })),
-    (ms) => waitOf('commerce', { body: { errors: `Please wait ${wordsOf(ms)}` } }),
-    (ms) => waitOf('language-model', { status: 503, body: { error: { retry_after: ms / 1000 } } }),
-    (ms) => waitOf('language-model', { fields: { ratelimit: `"a";r=0;t=${whole(ms)}` } }),
-  ];
-
-  test('is never undercut, and never exceeded by more than a second', () => {
-    const waits = fc.integer({ min: 1_001, max: 80_000_000 });
-    fc.assert(
-      fc.property(waits, fc.constantFrom(...spellings), (ms, read) => {
-        const waitMs = read(ms) ?? NaN;
-        expect(waitMs - ms).toBeGreaterThanOrEqual(0);
-        expect(waitMs - ms).toBeLessThanOrEqual(1_000);
-      }),
-      { numRuns: 2_000 },
-    );
-  });
-
-  test('is a whole number of milliseconds up to a day or nothing, whatever a body says', () => {
-    const name = fc.constantFrom(...words('retry_after retryDelay message error reset_at parameters x'));
-    const parts = 'try again| in |retry after |20|s| minutes|.|2026-09-01T12:00Z|a '.split('|');
-    const text = fc.array(fc.constantFrom(...parts), { maxLength: 8 }).map((list) => list.join(''));
-    const value = fc.oneof(text, fc.string(), fc.double(), fc.integer(), fc.constant(null));
-    const member = fc.oneof(value, fc.dictionary(name, value), fc.array(value));
-    fc.assert(
-      fc.property(fc.oneof(text, fc.dictionary(name, member)), (body) => {
-        const waitMs = waitOf('generic', { body }) ?? 1;
-        expect(Number.isInteger(waitMs) && waitMs >= 1 && waitMs <= 86_400_000).toBe(true);
-      }),
-      { numRuns: 1_000 },
-    );
-  });
+test('a wait is a whole number of milliseconds up to a day or nothing, whatever a body says', () => {
+  const name = fc.constantFrom(...words('retry_after retryDelay message error reset_at parameters x'));
+  const parts = 'try again| in |retry after |20|s| minutes|.|2026-09-01T12:00Z|a '.split('|');
+  const text = fc.array(fc.constantFrom(...parts), { maxLength: 8 }).map((list) => list.join(''));
+  const value = fc.oneof(text, fc.string(), fc.double(), fc.integer(), fc.constant(null));
+  const member = fc.oneof(value, fc.dictionary(name, value), fc.array(value));
+  fc.assert(
+    fc.property(fc.oneof(text, fc.dictionary(name, member)), (body) => {
+      const waitMs = waitOf('generic', { body }) ?? 1;
+      expect(Number.isInteger(waitMs) && waitMs >= 1 && waitMs <= 86_400_000).toBe(true);
+    }),
+    { numRuns: 1_000 },
+  );
 });
