@@ -70,25 +70,6 @@ describe('a drain', () => {
     expect(data.stats().connections).toBe(0);
   });
 
-  test('does not end a connection before the pipelined calls on it have ended', async () => {
-    const holds = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
-    const { client, data, calls, advance } = await start(async ({ rawUrl }) => {
-      await holds[Number(rawUrl.at(-1))]?.promise;
-      return outcomeOf();
-    });
-    const raw = await client();
-    await raw.send(get(0) + get(1));
-    await settled(() => calls.length === 2);
-    const drained = data.drain({ delayMs: 0, limitMs: 25_000 });
-    for (const [n, connection] of ['keep-alive', 'close'].entries()) {
-      holds[n]?.resolve();
-      expect((await raw.responses(n + 1))[n]?.field('connection')).toBe(connection);
-    }
-    await raw.closed;
-    await advance(200);
-    expect(await drained).toEqual({ cut: 0 });
-  });
-
   test('closes connections without any request', async () => {
     const { client, data, advance } = await start();
     const [silent, half] = [await client(), await client()];
