@@ -7,7 +7,7 @@ import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { rawUpstream, type Script } from '../support/raw-upstream.ts';
 import { bytes, ending, saying } from '../support/scripts.ts';
 import { scripted } from './scripted.ts';
-import { closeAll, highCeilings, logged, metric, opened, startWorld, type Sending } from './world.ts';
+import { closeAll, logged, metric, opened, startWorld } from './world.ts';
 
 afterEach(closeAll);
 
@@ -47,32 +47,6 @@ describe('a response of the upstream', () => {
       );
       const reply = await ask(`/via/${name}${path}`, { json: { model: 'm' } });
       expect([reply.status, reply.shouldRetry]).toEqual([status, told]);
-    },
-  );
-});
-
-describe('a refusal by Sluice', () => {
-  const models = '/via/openai/v1/models?secret-path';
-  test.each<[string, number, string, string, Sending?]>([
-    ['no target', 400, 'target_missing', '/proxy'],
-    ['an unknown route', 404, 'not_found', '/nothing'],
-    ['no key', 401, 'unauthenticated', models, { key: '' }],
-    ['another workspace’s upstream', 403, 'target_forbidden', models, { workspace: 'blind' }],
-    ['a call that comes back', 508, 'loop_detected', models, { headers: { via: '1.1 sluice' } }],
-  ])(
-    'for %s is a problem document marked as Sluice’s own: %i %s',
-    async (_name, status, code, path, sending = {}) => {
-      const { call, model, shop } = await startWorld({
-        workspaces: { acme: highCeilings, blind: '    upstreams: [shop]\n' },
-      });
-      const reply = await call(path, sending);
-      expect(reply.headers.get('content-type')).toBe('application/problem+json');
-      const [text, requestId] = [expect.any(String), reply.headers.get('sluice-request-id')];
-      const error = { message: text, type: text, code };
-      const json = { type: text, title: text, detail: text, status, code, requestId, error };
-      expect(reply).toMatchObject({ status, error: code, json });
-      expect(reply.text).not.toContain('secret-path');
-      expect([...model.log, ...shop.log]).toEqual([]);
     },
   );
 });
