@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import { afterAll, expect, test } from '@jest/globals';
 import type { Redis } from 'ioredis';
 import { systemClock } from '../../src/clock.ts';
+import { holdMs } from '../../src/limiter/over-log/fold.ts';
 import { clusterNodes, closers, operator, ownRedis, replicaOf, wireTo } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
 import { agree, goOn, installation, keys, talk, three, type Replica } from './replicas.ts';
@@ -146,6 +147,22 @@ test('a promoted server that lacks nothing begins a term and no life', async () 
   await agree(replicas);
   expect(a.term).toBe(2);
   expect(await numberIn(promoted, 'began')).toBe(0);
+});
+
+test('a Redis that hangs for a while is left once and joined again, in a new term', async () => {
+  const redis = await ownRedis();
+  const { replicas, before } = await through(redis, async (talking) => {
+    // One term serves for all who come back within the time for which it withholds grants.
+    const began = Math.max(...talking.map(({ log }) => log.now()));
+    await until(() => talking.every(({ log }) => log.now() > began + 2 * holdMs));
+    process.kill(redis.pid, 'SIGSTOP');
+    await until(() => talking.every(({ events }) => events.includes('away')));
+    process.kill(redis.pid, 'SIGCONT');
+  });
+  for (const { term, events } of replicas) {
+    expect(term).toBeGreaterThan(before);
+    expect(events).toEqual([...undisturbed, 'away', 'joined']);
+  }
 });
 
 /** The last entry but one reads well, and is not the one of which its mark was made. */

@@ -5,7 +5,7 @@ import type { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
 import { append, begin, namesOf } from '../../src/log/redis-commands.ts';
 import { MalformedReply } from '../../src/redis/malformed-reply.ts';
-import { operator, ownRedis } from '../support/own-redis.ts';
+import { operator, ownRedis, wireTo } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
 import { agree, goOn, installation, keys, talk, testName, three, type Replica } from './replicas.ts';
 
@@ -102,6 +102,25 @@ test('connections that are killed while entries are appended lose and repeat not
     await goOn(replicas);
   }
   stop();
+  await agree(replicas);
+});
+
+test('a batch whose reply is lost is not sent again where its message was heard', async () => {
+  const redis = await ownRedis();
+  let isLost = false;
+  const wire = await wireTo(redis, {
+    toClient(bytes, client) {
+      if (!isLost || !bytes.includes('whole')) return true;
+      isLost = false;
+      void until(() => a.said.includes('heard')).then(() => client.destroy());
+      return false;
+    },
+  });
+  const { replicas, a } = await three(wire);
+  isLost = true;
+  a.say('heard');
+  await until(() => !isLost);
+  a.say('after');
   await agree(replicas);
 });
 
