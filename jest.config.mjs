@@ -6,7 +6,6 @@ import { availableParallelism } from 'node:os';
  * is named.
  */
 const long = [
-  'test/activity/very-many.test.ts',
   'test/cli/output.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
   'test/learn/windows.test.ts',

@@ -78,10 +78,10 @@ const published = ({ name, recorder }: Replica): Promise<void> =>
 const later = (): void => clock.advance(6_000);
 
 /** What a replica knows of the calls of all replicas. */
-async function seen({ recorder }: Replica, minutes = 60) {
+async function seen({ recorder }: Replica) {
   const hour = await recorder.hour();
   const name = recorder.nameOf(...lane);
-  const { calls, waitMs } = hour.sum(name, minutes).recent;
+  const { calls, waitMs } = hour.sum(name, 60).recent;
   const all = hour.sum(lane[1]);
   return { calls, maxMs: waitMs.max, arrivals: all.arrivals, replicas: hour.replicas, now: hour.calls(name) };
 }
@@ -150,20 +150,6 @@ test('activity counts a replica that says something else of itself as one that i
     now: { waiting: 0, inFlight: 0 },
   });
   expect(one.errors).toEqual([]);
-});
-
-test('activity covers an hour, and no longer', async () => {
-  const [one, two] = [replica('one'), replica('two')];
-  for (const minutes of [0, 7, 30, 22]) {
-    clock.advance(minutes * 60_000);
-    one.recorder.ended(...lane, ok);
-    await published(one);
-  }
-  later();
-  const counts = [60, 52, 21].map(async (minutes) => (await seen(two, minutes)).calls);
-  expect(await Promise.all(counts)).toEqual([4, 3, 1]);
-  clock.advance(10 * 60_000);
-  expect((await seen(two)).calls).toBe(2);
 });
 
 test('activity in Redis expires within 70 minutes, and names no workspace in keys or values', async () => {

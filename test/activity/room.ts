@@ -17,32 +17,10 @@ import { FakeClock } from '../support/fake-clock.ts';
 /** Where the limits in force come from. */
 const sources = ['configured', 'stated', 'learned', 'described', 'ceilings', 'tokens', 'serialized'] as const;
 
-interface Arrival {
-  readonly at: number;
-  readonly workspace: number;
-  /** 0 = they are not counted. */
-  readonly tokens: number;
-}
-
-export interface Pattern {
-  readonly seed: number;
-  readonly source: (typeof sources)[number];
-  /** What the configuration says of the bucket. */
-  readonly meters: readonly MeterSetting[];
-  /** What the upstream enforces and states in its answers; `null` = it states nothing. */
-  readonly stated: { readonly limit: number; readonly windowMs: number } | null;
-  /** Ceiling of each workspace; `null` = none. */
-  readonly ceilings: readonly (number | null)[];
-  readonly weights: readonly number[];
-  readonly maxInFlight: number | null;
-  readonly maxWaitMs: number;
-  readonly serviceMs: readonly [from: number, until: number];
-  readonly arrivals: readonly Arrival[];
-}
-
+type Pattern = ReturnType<typeof patternOf>;
 const minuteMs = 60_000;
 
-export function patternOf(seed: number): Pattern {
+export function patternOf(seed: number) {
   const random = new SeededRandom(seed);
   const between = (from: number, until: number): number => from + random.next() * (until - from);
   const whole = (from: number, until: number): number => Math.floor(between(from, until + 1));
@@ -52,7 +30,7 @@ export function patternOf(seed: number): Pattern {
   const workspaces = source === 'ceilings' ? whole(1, 4) : whole(1, 3);
   const aMinute = (limit: number): MeterSetting => ({ meter: 'requests', limit, windowMs: minuteMs });
   // What is drawn for one source is not drawn for another.
-  const metersOf: Record<Pattern['source'], () => readonly MeterSetting[]> = {
+  const metersOf: Record<typeof source, () => readonly MeterSetting[]> = {
     configured: () => [aMinute(perMinute)],
     stated: () => [],
     learned: () => [aMinute(perMinute)],
@@ -68,31 +46,34 @@ export function patternOf(seed: number): Pattern {
   const capacity = { ceilings: perMinute * workspaces, serialized: 60 }[source as string];
   return {
     seed,
-    source,
+    /** What the configuration says of the bucket. */
     meters: metersOf[source](),
+    /** What the upstream enforces and states in its answers; `null` = it states nothing. */
     stated: isTruth ? { limit: truth, windowMs: minuteMs } : null,
+    /** Of each workspace; `null` = none. */
     ceilings: Array.from({ length: workspaces }, () => (source === 'ceilings' ? whole(20, 120) : null)),
     weights: Array.from({ length: workspaces }, () => whole(1, 3)),
     maxInFlight: source === 'serialized' ? 1 : null,
     maxWaitMs: random.next() < 0.7 ? 75_000 : whole(15, 60) * 1_000,
-    serviceMs: source === 'serialized' ? [400, 900] : [50, 500],
+    serviceMs: source === 'serialized' ? ([400, 900] as const) : ([50, 500] as const),
     arrivals: arrivalsOf(
       random,
       workspaces,
       (capacity ?? (isTruth ? truth : perMinute)) * between(0.08, 0.8),
     ).map((arrival) => ({
       ...arrival,
+      /** 0 = they are not counted. */
       tokens: source === 'tokens' ? whole(100, 900) : 0,
     })),
   };
 }
 
 /** Steady traffic, waves or bursts over eight to twelve minutes, of about this many calls a minute in all. */
-function arrivalsOf(random: SeededRandom, workspaces: number, perMinute: number): Omit<Arrival, 'tokens'>[] {
+function arrivalsOf(random: SeededRandom, workspaces: number, perMinute: number) {
   const lengthMs = (8 + 4 * random.next()) * minuteMs;
   const shape = Math.floor(random.next() * 3);
   const phase = random.next() * 6;
-  const arrivals: Omit<Arrival, 'tokens'>[] = [];
+  const arrivals: { readonly at: number; readonly workspace: number }[] = [];
   const workspaceOf = (): number => Math.floor(random.next() ** 1.5 * workspaces);
   const meanMs = minuteMs / perMinute;
   if (shape === 2) {
@@ -115,7 +96,7 @@ function arrivalsOf(random: SeededRandom, workspaces: number, perMinute: number)
 }
 
 /** Every arrival `factor` times at its instant; of a fraction so many that the sum is right at every time. */
-function multiplied(arrivals: readonly Arrival[], factor: number): Arrival[] {
+function multiplied({ arrivals }: Pattern, factor: number) {
   const owed = new Map<number, number>();
   return arrivals.flatMap((arrival) => {
     const due = (owed.get(arrival.workspace) ?? 0) + factor;
@@ -145,7 +126,7 @@ export async function course(pattern: Pattern, factor: number) {
     const feedback = { meters: [{ meter: 'requests' as const, ...stated, level }], throttle: null };
     return { feedback, sentAgoMs: clock.monotonic() - sentAt, headAgoMs: 0 };
   };
-  const play = async ({ workspace, tokens }: Arrival): Promise<void> => {
+  const play = async ({ workspace, tokens }: Pattern['arrivals'][number]): Promise<void> => {
     const id = `w${workspace}`;
     const arrivedAt = clock.monotonic();
     const costs = { requests: 1, ...(tokens === 0 ? {} : { tokens }) };
@@ -184,7 +165,7 @@ export async function course(pattern: Pattern, factor: number) {
   };
   const failures: unknown[] = [];
   const last = pattern.arrivals.at(-1)?.at ?? 0;
-  for (const arrival of multiplied(pattern.arrivals, factor))
+  for (const arrival of multiplied(pattern, factor))
     clock.arrives(arrival.at, () => void play(arrival).catch((failure) => failures.push(failure)));
   await clock.run(last + maxWaitMs + 10_000);
   if (failures.length > 0) throw failures[0];

@@ -13,14 +13,13 @@ const schema = z.fromJSONSchema(
 type Answer = readonly [status: number, body: string, fields?: Readonly<Record<string, string>>];
 let upstream: Listening;
 let gateway: TestGateway;
-/** The upstream's next answers; `broken`: it cuts the connection instead. */
-let answer: Answer | 'broken';
+/** The upstream's next answers. */
+let answer: Answer;
 
 beforeEach(async () => {
   answer = [200, '{}'];
   upstream = await listening((request, response) => {
     request.resume();
-    if (answer === 'broken') return void request.socket.destroy();
     const [status, body, fields] = answer;
     response.writeHead(status, { 'content-type': 'application/json', ...fields }).end(body);
   });
@@ -105,9 +104,8 @@ describe('the activity of a workspace', () => {
 });
 
 describe('the answer says what an operator did wrong, or what an upstream does:', () => {
-  const ownCeiling = ['limits: { requestsPerMinute: none }', 'requestsPerMinute: { api: 3 }'] as const;
   /** So many calls get these answers; what is said then, and of the upstream. */
-  async function after(count: number, answers: Answer | 'broken', ...limits: Parameters<typeof start>) {
+  async function after(count: number, answers: Answer, ...limits: Parameters<typeof start>) {
     await start(...limits);
     answer = answers;
     await calls(count);
@@ -116,19 +114,17 @@ describe('the answer says what an operator did wrong, or what an upstream does:'
   }
 
   test('a full ceiling is yours, with its number, whose it is and how many calls came', async () => {
-    const { sentence, heldBy, api } = await after(5, [200, '{}'], ...ownCeiling);
+    const { sentence, heldBy, api } = await after(
+      5,
+      [200, '{}'],
+      'limits: { requestsPerMinute: none }',
+      'requestsPerMinute: { api: 3 }',
+    );
     expect(sentence).toBe('No for api: calls are refused at your ceilings.');
     expect(heldBy).toMatch(
       /^Your ceiling of 3 requests a minute to api for w_[0-9a-f]{16}; 5 were asked for/,
     );
     expect(api).toMatchObject({ limits: [{ owner: 'ceiling', limit: 3, used: 3 }] });
-  });
-
-  test('an upstream that breaks calls off, before ceilings that are full', async () => {
-    const { sentence, wrongNow, api } = await after(5, 'broken', ...ownCeiling);
-    expect(sentence).toBe('No for api: it cannot be reached, or breaks calls off.');
-    expect(wrongNow).toMatch(/^3.calls failed since \d\d:\d\d.UTC\. 2.calls were refused since/);
-    expect(api).toMatchObject({ recent: { failed: 3, refused: 2 }, answer: { text: 'No: calls fail' } });
   });
 
   test('an upstream that refuses the credential', async () => {
