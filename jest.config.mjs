@@ -7,7 +7,6 @@ import { availableParallelism } from 'node:os';
  */
 const long = [
   'test/cli/output.test.ts',
-  'test/credentials/refresh/over-replicas.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/replies.test.ts',

@@ -81,14 +81,6 @@ describe('an OAuth token', () => {
     expect(open).toHaveLength(1);
   });
 
-  test('is not used in the last part of its life, nor after it', async () => {
-    const { clock, source } = await withToken(5_000);
-    clock.advance(4_749);
-    expect(source.now().kind).toBe('usable');
-    clock.advance(1);
-    expect(source.now().kind).toBe('unavailable');
-  });
-
   test('that has expired on arrival is not used, and is not fetched without pause', async () => {
     const { clock, source, open, outcomes, issue } = driven();
     clock.advance(1_000);
@@ -178,11 +170,4 @@ test('a token fetched by another replica is used when that replica reports it, o
   for (const _ of [1, 2]) source.storedElsewhere(token);
   expect(source.now()).toEqual(usable('two', 2));
   expect([outcomes, open.length]).toEqual([['renewed', 'shared'], 0]);
-});
-
-test('a value that is fetched again as it was stays what it is', async () => {
-  const { source, outcomes, issue } = await withToken(null);
-  source.retry();
-  await issue('one', null);
-  expect([source.now(), outcomes]).toEqual([usable('one', 1), ['renewed']]);
 });

@@ -5,12 +5,10 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { fetchForAll, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
 import type { Fetched } from '../../src/credentials/token-endpoint.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
-import type { Entry } from '../../src/replicated/shared-map.ts';
 import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { oauthClient } from '../support/token-endpoint.ts';
-import { until } from '../support/until.ts';
 import { upstreamSettings } from '../support/upstream-settings.ts';
 
 const labelKey = 'a label key for tests only';
@@ -33,8 +31,7 @@ describe('a shared token', () => {
   afterEach(() => {
     for (const each of open.splice(0)) each.close();
   });
-  type Change = [name: string, value: SharedToken];
-  const mapOn = (port: number, key = labelKey, heard: Change[] = []): RedisMap<SharedToken> => {
+  const mapOn = (port: number, key = labelKey): RedisMap<SharedToken> => {
     const shared = new SharedRedis({
       settings: plainRedis({ nodes: [{ host: '127.0.0.1', port }] }),
       clock: systemClock,
@@ -42,8 +39,7 @@ describe('a shared token', () => {
       onError: () => {},
     });
     open.push(shared);
-    const onChange = (name: string, { value }: Entry<SharedToken>): void => void heard.push([name, value]);
-    return new RedisMap({ redis: shared, name: 'token.3', labelKey: key, onChange });
+    return new RedisMap({ redis: shared, name: 'token.3', labelKey: key, onChange: () => {} });
   };
   /** A replica with this label key, whose endpoint issues numbered tokens. */
   const replica = (key = labelKey, map = mapOn(redis.port, key)) => {
@@ -79,21 +75,6 @@ describe('a shared token', () => {
     expect(second).not.toBe(first);
     expect(tokenOf(await one.fetch(first))).toBe(second);
     expect([one.asked, two.asked]).toEqual([[null], [first]]);
-  });
-
-  test('is announced to the other replicas', async () => {
-    const heard: Change[] = [];
-    await mapOn(redis.port, labelKey, heard).read({ name: 'any' });
-    await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.3:0:'))[1] === 1);
-    const { fetch } = replica();
-    const token = tokenOf(await fetch());
-    const name = sharedName(labelKey, client);
-    const expected = [
-      [`${name}.fetch`, { kind: 'fetching' }],
-      [name, { kind: 'token', token, lifeMs: 60_000 }],
-    ];
-    await until(() => heard.length === expected.length);
-    expect(heard).toEqual(expected);
   });
 
   test('is fetched by another replica when the one that began to fetch it has died', async () => {
