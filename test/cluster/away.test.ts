@@ -4,7 +4,7 @@ import type { AllActivity } from '../../src/activity/activity.ts';
 import { freePort } from '../support/free-port.ts';
 import { startRedis } from '../support/redis.ts';
 import { until } from '../support/until.ts';
-import { kinds, model, onRedis, plenty, type Reply } from './fleet.ts';
+import { model, onRedis, plenty, type Reply } from './fleet.ts';
 
 const { open, fleet, languageModel } = onRedis();
 
@@ -79,40 +79,5 @@ test.each([
     const { status, text } = await one.readyz();
     expect(status).toBe(200);
     expect(text).not.toContain('never been reached');
-  },
-);
-
-test('it is ready from redis.startSeconds on, and goes on to say that Redis was never reached', async () => {
-  const { status, text } = await (await neverReached({ startSeconds: 0.1 })).readyz();
-  expect(status).toBe(200);
-  expect(text).toMatch(
-    /^ok\nRedis is away \(refused\): .*\nRedis has never been reached: .* calls are refused, because redis\.whenDown is deny or redis\.replicas is not set\.\n$/,
-  );
-});
-
-test.each([
-  // With each replica's share of the limits.
-  ['local', '200'],
-  // A call that was held until its wait was over would outlast the test.
-  ['deny', '503 limiter_unavailable'],
-])(
-  'while Redis does not respond, with whenDown: %s, calls get %s, and 200 when it responds again',
-  async (whenDown, fate) => {
-    const own = await startRedis();
-    open.push(() => own.stop());
-    const { url } = await languageModel();
-    const all = await fleet({
-      upstreams: model(url),
-      redis: { url: own.url, whenDown, commandTimeoutMs: undefined },
-    });
-    const chats = async (calls: number) =>
-      kinds(await Promise.all(Array.from({ length: calls }, (_, n) => all.chat(n, { prefer: 'wait=600' }))));
-    await chats(4);
-    process.kill(own.pid, 'SIGSTOP');
-    expect(await chats(20)).toEqual([fate]);
-    expect(await all.metric(`sluice_limiter_mode{mode="${whenDown}"}`)).toBeGreaterThanOrEqual(1);
-    process.kill(own.pid, 'SIGCONT');
-    await all.together();
-    expect(await chats(4)).toEqual(['200']);
   },
 );

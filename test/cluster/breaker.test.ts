@@ -1,18 +1,17 @@
 /** A permanent refusal over three replicas: the upstream is asked once, and one probe ends the refusal for all. */
 import { expect, test } from '@jest/globals';
-import { startRedis } from '../support/redis.ts';
 import { skippingClock } from '../support/skipping-clock.ts';
 import { until } from '../support/until.ts';
 import { kinds, model, onRedis, type Fleet } from './fleet.ts';
 
-const { open, fleet, languageModel } = onRedis();
+const { fleet, languageModel } = onRedis();
 const quota = (state: 'insufficient_quota' | 'ok') => ({ quotaState: { 'org-sim': state, proj_sim: state } });
 
-async function refusing(redis = {}) {
+async function refusing() {
   const { simulator, url } = await languageModel();
   simulator.configure(quota('insufficient_quota'));
   const clock = skippingClock();
-  const all = await fleet({ upstreams: model(url), replicas: 3, clock, redis });
+  const all = await fleet({ upstreams: model(url), replicas: 3, clock });
   const chats = (...replicas: readonly number[]) => Promise.all(replicas.map((n) => all.chat(n)));
   return { simulator, clock, all, chats };
 }
@@ -68,20 +67,4 @@ test('a replica that starts while a breaker is open sends one call that it conce
   expect((await all.chat(0)).status).toBe(200);
   await all.join();
   expect(kinds(await chats(4, 4, 4))).toEqual(['200']);
-});
-
-test('each replica has a breaker of its own while Redis is unavailable, and one of them probes when Redis is back', async () => {
-  const own = await startRedis();
-  open.push(() => own.stop());
-  const { simulator, clock, all, chats } = await refusing({ url: own.url });
-  process.kill(own.pid, 'SIGSTOP');
-  for (const n of [0, 1, 2]) await all.chat(n);
-  const replies = await chats(0, 1, 2);
-  process.kill(own.pid, 'SIGCONT');
-  expect(kinds(replies)).toEqual(['429 upstream_refused']);
-  expect(simulator.log).toHaveLength(3);
-  await all.together();
-  clock.skip(60_000);
-  await chats(0, 1, 2);
-  expect(simulator.log.length).toBeLessThanOrEqual(4);
 });

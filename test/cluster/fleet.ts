@@ -11,7 +11,6 @@ import { bucketsOf, metric as sumOf } from '../journey/world.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { chatBody, chatPath } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { until } from '../support/until.ts';
 
 /** Sections of the configuration, as its file has them. */
 interface Sections {
@@ -97,13 +96,11 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
     );
     return sums.reduce((sum, one) => sum + one, 0);
   };
-  const buckets = (replica?: number) =>
-    (replica === undefined ? services : [of(replica)]).flatMap((service) => bucketsOf({ service }));
+  const buckets = (replica: number) => bucketsOf({ service: of(replica) });
   return {
     services,
     logs,
     keys,
-    of,
     text,
     fetch: send,
     call,
@@ -112,10 +109,6 @@ function createFleet({ clock, ...sections }: Omit<FleetOptions, 'replicas'>) {
     buckets,
     chat: (replica: number, headers: Readonly<Record<string, string>> = {}) =>
       call(replica, chatPath.slice('/via/'.length), { body: chatBody, headers }),
-    waiting: (): number => buckets().reduce((sum, { waiting }) => sum + waiting, 0),
-    /** Resolves when every replica uses Redis. */
-    together: (): Promise<void> =>
-      until(async () => (await metric('sluice_limiter_mode{mode="redis"}')) === services.length),
     async join(): Promise<void> {
       services.push(await serviceOf(text(), logs, clock === undefined ? {} : { clock }));
     },
@@ -167,10 +160,10 @@ export function onRedis() {
       return fleet;
     },
 
-    async languageModel(rpm = 100_000, baseMs = 5) {
+    async languageModel() {
       const simulator = createLanguageModelSimulator({
-        models: { 'gpt-4o': { rpm, tpm: 10_000_000 } },
-        latency: { baseMs, perTokenMs: 0, jitter: 0 },
+        models: { 'gpt-4o': { rpm: 100_000, tpm: 10_000_000 } },
+        latency: { baseMs: 5, perTokenMs: 0, jitter: 0 },
         orgs: { 'org-sim': { projects: { proj_sim: { keys: ['sk-sim', 'sk-two'] } } } },
       });
       return { simulator, url: await started(simulator) };

@@ -3,46 +3,25 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { createInterface } from 'node:readline';
 
-interface BucketEvent {
-  readonly kind: string;
-  readonly ticket?: string;
-  /** `<ticket>.<number of the grant in its bucket>` */
-  readonly lease?: string;
-}
-
 interface LoggedEvent {
   readonly kind: string;
   readonly admission?: { readonly ticket: string };
-  readonly event?: BucketEvent;
+  readonly event?: { readonly kind: string; readonly ticket?: string };
 }
 
-/** In the order in which Redis put them into its log. Of a batch that was sent again, twice. */
-const eventsIn = (lines: readonly string[]): readonly BucketEvent[] =>
-  lines.flatMap((line) => {
+/** Calls in the order in which Redis entered them. */
+export function admittedIn(lines: readonly string[]): readonly string[] {
+  const tickets = lines.flatMap((line) => {
     const [, logged] = /\] "evalsha" .* ("\[\{\\"kind\\":.*\}\]") "sluice:/.exec(line) ?? [];
     if (logged === undefined) return [];
-    return (JSON.parse(JSON.parse(logged) as string) as readonly LoggedEvent[]).map(
-      ({ kind, admission, event }) => event ?? { kind, ...(admission && { ticket: admission.ticket }) },
-    );
+    return (JSON.parse(JSON.parse(logged) as string) as readonly LoggedEvent[])
+      .map(({ kind, admission, event }) => event ?? { kind, ticket: admission?.ticket })
+      .flatMap(({ kind, ticket = 'seed.' }) =>
+        kind === 'admit' && !ticket.startsWith('seed.') ? [ticket] : [],
+      );
   });
-
-/** Calls in the order in which Redis entered them. */
-export const admittedIn = (lines: readonly string[]): readonly string[] => [
-  ...new Set(
-    eventsIn(lines).flatMap(({ kind, ticket }) =>
-      kind === 'admit' && ticket !== undefined && !ticket.startsWith('seed.') ? [ticket] : [],
-    ),
-  ),
-];
-
-/** Calls in the order of their first grants, once their leases have ended. Redis numbers the grants of a bucket. */
-export function grantedIn(lines: readonly string[]): readonly string[] {
-  const leases = eventsIn(lines).flatMap(({ kind, lease }) =>
-    kind === 'settle' && lease !== undefined ? [lease] : [],
-  );
-  const numberOf = (lease: string): number => Number(lease.slice(lease.lastIndexOf('.') + 1));
-  const ordered = leases.toSorted((a, b) => numberOf(a) - numberOf(b));
-  return [...new Set(ordered.map((lease) => lease.slice(0, lease.lastIndexOf('.'))))];
+  // A batch that was sent again is there twice.
+  return [...new Set(tickets)];
 }
 
 export async function monitorRedis(port: number) {
