@@ -97,19 +97,6 @@ describe('the metrics of a call', () => {
     expect(await gauges(given)).toEqual([0, 0, 0]);
   });
 
-  test('keep the age of a call that goes back to its lane', async () => {
-    const given = driven();
-    const old = enter(given);
-    old.queued();
-    given.clock.advance(3_000);
-    enter(given).queued();
-    old.sent();
-    old.answered(429, { kind: 'rate', waitMs: 1, meter: null });
-    old.absorbed();
-    old.queued();
-    expect((await gauges(given))[1]).toBe(3);
-  });
-
   test.each([0, 1, 2, 3])(
     'leave no gauge raised and count only its first end, after %d steps',
     async (steps) => {

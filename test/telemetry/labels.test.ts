@@ -41,27 +41,6 @@ describe('a workspace label', () => {
     expect(labels.of('idle')).toBe('other');
   });
 
-  test('keeps its age when it is read', () => {
-    const { clock, labels } = few(1);
-    const idle = labels.of('idle');
-    clock.advance(59_000);
-    expect(labels.peek('idle')).toBe(idle);
-    clock.advance(1_000);
-    expect(labels.of('late')).not.toBe('other');
-    expect(labels.peek('idle')).toBe('other');
-  });
-
-  test('is kept as long as its workspace keeps calling', () => {
-    const { clock, labels } = few(2);
-    const steady = labels.of('steady');
-    labels.of('second');
-    for (let i = 0; i < 10; i++) {
-      clock.advance(20_000);
-      labels.of(`churn-${i}`);
-      expect(labels.of('steady')).toBe(steady);
-    }
-  });
-
   const prefer = (labels: ReturnType<typeof createLabels>, busy: Readonly<Record<string, number>>) => {
     labels.prefer(new Map(Object.entries(busy)));
     return [...labels.holders()];

@@ -1,5 +1,4 @@
 import { describe, expect, test } from '@jest/globals';
-import { refusals, shedReasons } from '../../src/errors.ts';
 import { idleProcess, nothingKnown } from '../../src/telemetry/events.ts';
 import { bucketSnapshot as snapshot, driven, entered, lm, shop } from './drive.ts';
 
@@ -94,6 +93,7 @@ describe('a scrape of the metrics', () => {
     given.telemetry.reckoned(call, { kind: 'wait', waitMs: 1_500 });
     given.telemetry.reckoned(call, { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
     given.telemetry.redisCommand('append', 1);
+    for (const mode of ['redis', 'local'] as const) given.telemetry.limiterMode(mode);
     given.telemetry.count('sluice_credential_renewals_total', { upstream: 'lm', outcome: 'renewed' });
     for (const name of ['idempotent_replays', 'repeats_joined', 'repeats_made_again'] as const)
       given.telemetry.count(`sluice_${name}_total`, { upstream: 'lm' });
@@ -147,6 +147,7 @@ describe('a scrape of the metrics', () => {
       ['sluice_bucket_used_ratio dimension', 'cost requests requests_day tokens tokens_day'],
     ];
     expect(sets.map(([key = '']) => [key, of(key)])).toEqual(sets);
+    expect(text.match(/^sluice_limiter_mode.* 1$/gm)).toEqual(['sluice_limiter_mode{mode="local"} 1']);
     // The next end, and the fullest ceiling.
     expect(text).toContain('sluice_credential_expires_seconds{upstream="lm"} 3\n');
     expect(text).toContain('sluice_ceiling_used_ratio{upstream="lm",window="minute"} 0.5\n');
@@ -206,20 +207,6 @@ describe('a scrape of the metrics', () => {
     expect(await given.value('sluice_queue_bytes')).toBe(4096);
   });
 
-  test('shows the limiter mode as one 1 among 0s, and counts Redis commands, errors and lost leases', async () => {
-    const { telemetry, value } = driven();
-    telemetry.limiterMode('redis');
-    telemetry.limiterMode('local');
-    telemetry.redisCommand('append', 2);
-    telemetry.count('sluice_redis_errors_total', { kind: 'timeout' });
-    telemetry.count('sluice_leases_lost_total', { reason: 'stalled' });
-    expect(await value('sluice_limiter_mode', { mode: 'local' })).toBe(1);
-    expect(await value('sluice_limiter_mode', { mode: 'redis' })).toBe(0);
-    expect(await value('sluice_redis_command_seconds_sum', { command: 'append' })).toBeCloseTo(0.002);
-    expect(await value('sluice_redis_errors_total', { kind: 'timeout' })).toBe(1);
-    expect(await value('sluice_leases_lost_total', { reason: 'stalled' })).toBe(1);
-  });
-
   test('no longer has the series of a label that was taken back', async () => {
     const given = driven();
     for (let i = 0; i < 100; i++) oneCall(given, `ws-${i}`);
@@ -234,9 +221,4 @@ describe('a scrape of the metrics', () => {
     expect(text).toContain('process_cpu_seconds_total');
     expect(text).not.toMatch(/nodejs_active_\w+_total/);
   });
-});
-
-test('each refusal of the shed family is counted by its code', () => {
-  const shed = Object.entries(refusals).filter(([, { family }]) => family === 'shed');
-  expect([...shedReasons].toSorted()).toEqual(shed.map(([code]) => code).toSorted());
 });
