@@ -6,7 +6,7 @@ import { LineCounter, parseDocument } from 'yaml';
 import { readDocument } from '../../src/config/check-text.ts';
 import { loadSettings, type Env } from '../../src/config/load.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
-import { file, parse, problemsOf, strongKey } from './parse.ts';
+import { file, parse, problemsOf } from './parse.ts';
 
 const pathOf = (name: string): string => new URL(name, import.meta.url).pathname;
 const upstreamOf = (text: string, env: Env = {}): UpstreamSettings | undefined =>
@@ -44,12 +44,6 @@ test('a thousand workspaces may share one section by its anchor, and a section t
   const layers = ['&a0 [x]', ...Array.from({ length: 8 }, (_, at) => tenOf(at + 1))];
   const [fault] = readDocument(`[${layers.join(', ')}]`, {}).faults;
   expect(fault?.reason).toContain('multiply too far');
-});
-
-test('ten thousand workspaces that may call each of very many upstreams keep one set of their names', () => {
-  const { workspaces } = parse(file({ more: `  other: { keys: [] }\n` }));
-  expect([...(workspaces.get('other')?.upstreams ?? [])]).toEqual(['api']);
-  expect(workspaces.get('other')?.upstreams).toBe(workspaces.get('acme')?.upstreams);
 });
 
 describe('the address of the admin port', () => {
@@ -227,15 +221,6 @@ describe('the messages about a configuration file', () => {
     expect(problem?.fix.slice(0, words.length)).toBe(words);
   });
 
-  test.each([
-    ['cahts', 'did you mean chat? use one of: chat, api'],
-    ['weather', 'use one of: chat, api'],
-  ])('say which upstream was probably meant: %s', (name, fix) => {
-    const text = file({ acme: `requestsPerDay: { ${name}: 5 }, ` });
-    const chat = "  chat: { origins: ['https://chat.example.com'] }\n  api:";
-    expect(problemsOf(text.replace('  api:', chat))[0]?.fix).toBe(fix);
-  });
-
   const canary = 'canary-5c1f';
   test.each([
     file({ api: `credential: "changeme${canary}", ` }),
@@ -272,23 +257,6 @@ describe('the messages about a configuration file', () => {
     ['a: &a 1\nb: *a\nc: *b\nd: *d\n', 3, 'put the anchor (&name) before it'],
   ])('give advice that fits the mistake, once a line: %j', (text, line, fix) =>
     expect(problemsOf(text)).toMatchObject([{ line, fix: expect.stringContaining(fix) }]),
-  );
-
-  test.each([
-    [
-      file({ api: 'allowPrivateAddresses: 10.0.0.0/8, ' }),
-      'write true or false, without quotes, or a list: [ … ]',
-    ],
-    [
-      file({ more: 'server: { publicHosts: ["https://x"] }\n' }),
-      'write a text that matches /^[a-z0-9.[\\]:-]+$/i',
-    ],
-    [
-      file({ more: `redis: { url: "redis://:pass/word@redis:6379" }\n${strongKey}` }),
-      'write redis://host:6379 or rediss://user:password@host:6380, on one line, with user and password percent-encoded',
-    ],
-  ])('name each form that the value may have: %j', (text, fix) =>
-    expect(problemsOf(text)).toMatchObject([{ fix }]),
   );
 
   test('name a certificate file that cannot be read', () => {

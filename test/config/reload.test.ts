@@ -4,7 +4,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { beforeEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { keyIndexOf, Keyring } from '../../src/auth/authenticate.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { readSettings } from '../../src/config/load.ts';
@@ -173,23 +173,6 @@ describe('an invalid configuration file', () => {
     }
     expect(after.join(' ')).toBe(expected);
   });
-
-  test('that lacks another file is applied when that file exists, without a change of its own', async () => {
-    const { path, settings, errors, write, advance } = polled(textWith('one'));
-    await write(textWith('one').replace("com'] }", "com'], caFile: ca.pem }"));
-    expect(errors).toEqual([expect.stringContaining('upstreams.api.caFile')]);
-    const caFile = join(path, '..', 'ca.pem');
-    writeFileSync(caFile, '');
-    await advance();
-    expect(settings.map(({ upstreams }) => upstreams.get('api')?.caFile)).toEqual([caFile]);
-  });
-
-  test('is reported in the words of the start', async () => {
-    const { path, errors, write } = polled(textWith('one'));
-    await write(`${textWith('one', 'one')}    weight: -1\n`);
-    expect(errors).toEqual([expect.stringContaining('2 problems')]);
-    expect(() => readSettings({ path, env: {} })).toThrow(errors[0]);
-  });
 });
 
 test('a file that is half-written is not used while it still grows', async () => {
@@ -236,16 +219,6 @@ test('reloads follow each other: what changes during one is applied after it', a
   open.shift()?.();
 });
 
-test('settings that cannot be applied are reported and tried again', async () => {
-  let failures = 1;
-  const { errors, write } = polled(textWith('one'), {
-    onSettings: () =>
-      failures-- > 0 ? Promise.reject(new Error('a pool is in the way')) : Promise.resolve(),
-  });
-  await write(textWith('two'));
-  expect([errors, failures]).toEqual([['a pool is in the way'], -1]);
-});
-
 test('a folder that cannot be watched is reported, and the file is polled instead', async () => {
   const watchFolder = (): never => {
     throw new Error('too many watches');
@@ -256,43 +229,20 @@ test('a folder that cannot be watched is reported, and the file is polled instea
   expect(settings).toHaveLength(1);
 });
 
-test('closing a reload leaves no timer', async () => {
-  const { clock, watch } = polled(textWith('one'));
-  await watch.close();
-  expect(clock.waiting).toBe(0);
-});
-
-describe('a text of two hundred workspaces', () => {
+test('a text of two hundred workspaces is checked in a thread, with the result and the words of the start', async () => {
   const one = (n: number): string => `  w${n}: { keys: ['sha256:${String(n).padStart(64, 'a')}'] }\n`;
-  const long = (weight: string): string =>
-    textWith('one') +
-    Array.from({ length: 200 }, (_, n) => one(n)).join('') +
-    `  w: { weight: ${weight}, keys: [] }\n`;
+  const many = Array.from({ length: 200 }, (_, n) => one(n)).join('');
+  const long = (weight: string): string => `${textWith('one')}${many}  w: { weight: ${weight}, keys: [] }\n`;
   let threads = 0;
   const counts = (): void => void (threads += 1);
-  beforeEach(() => {
-    threads = 0;
-    subscribe('worker_threads', counts);
-    closers.push(() => void unsubscribe('worker_threads', counts));
-  });
-
-  test('is checked in a thread, with the result and the words of the start', async () => {
-    const { path, watch, settings, errors } = polled(textWith('one'));
-    expect([await watch.reloadNow(), threads]).toEqual([true, 0]);
-    writeFileSync(path, long('2'));
-    expect([await watch.reloadNow(), threads]).toEqual([true, 1]);
-    expect(settings.at(-1)).toEqual(readSettings({ path, env: {} }).settings);
-    writeFileSync(path, long('-1'));
-    expect(await watch.reloadNow()).toBe(false);
-    expect(() => readSettings({ path, env: {} })).toThrow(errors[0]);
-  });
-
-  test('is not applied when the watch is closed meanwhile', async () => {
-    const { path, watch, settings, errors } = polled(textWith('one'));
-    writeFileSync(path, long('2'));
-    const reloaded = watch.reloadNow();
-    await until(() => threads === 1);
-    await watch.close();
-    expect([await reloaded, settings, errors]).toEqual([false, [], []]);
-  });
+  subscribe('worker_threads', counts);
+  closers.push(() => void unsubscribe('worker_threads', counts));
+  const { path, watch, settings, errors } = polled(textWith('one'));
+  expect([await watch.reloadNow(), threads]).toEqual([true, 0]);
+  writeFileSync(path, long('2'));
+  expect([await watch.reloadNow(), threads]).toEqual([true, 1]);
+  expect(settings.at(-1)).toEqual(readSettings({ path, env: {} }).settings);
+  writeFileSync(path, long('-1'));
+  expect(await watch.reloadNow()).toBe(false);
+  expect(() => readSettings({ path, env: {} })).toThrow(errors[0]);
 });

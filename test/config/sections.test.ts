@@ -3,9 +3,7 @@ import { resolve } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
 import { restartKeys, withStartedValues } from '../../src/config/settings.ts';
 import { presetNames, presetOf, readPreset } from '../../src/config/speaks.ts';
-import { startGateway } from '../support/gateway.ts';
 import { plainRedis } from '../support/plain-redis.ts';
-import { answering, rawUpstream } from '../support/raw-upstream.ts';
 import { file, hash, parse, problemsOf, strongKey } from './parse.ts';
 
 describe('the redis section', () => {
@@ -116,27 +114,5 @@ describe('a name that objects of JavaScript have for themselves', () => {
     const line = 4 + text.slice(0, text.indexOf('__proto__')).split('\n').length - 1;
     const [problem, ...others] = problemsOf(upstreams + text);
     expect([problem?.line, problem?.reason, others]).toEqual([line, expect.stringContaining(reason), []]);
-  });
-
-  test('names upstreams and workspaces whose calls are sent, counted and shown like any other', async () => {
-    const upstream = await rawUpstream(answering('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'));
-    const gateway = await startGateway({
-      upstreams: `  constructor: { origins: ["${upstream.origin}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 2 } }`,
-      workspaces: { toString: '', valueOf: '' },
-    });
-    /** Only a call that is to be refused waits for nothing: a busy machine may be late with any other. */
-    const call = async (workspace: string, seconds = 10): Promise<number> => {
-      const headers = { authorization: `Bearer ${gateway.keys[workspace] ?? ''}`, prefer: `wait=${seconds}` };
-      return (await fetch(`${gateway.url}/via/constructor/x`, { headers })).status;
-    };
-    const mine = [await call('toString'), await call('toString'), await call('toString', 0)];
-    expect([...mine, await call('valueOf')]).toEqual([200, 200, 429, 200]);
-    const shown = async (page: string) => (await fetch(`${gateway.adminUrl}/${page}`)).text();
-    expect(await shown('activity')).toContain('"constructor"');
-    expect(await shown('metrics')).toMatch(
-      /sluice_requests_total\{[^}]*upstream="constructor"[^}]*outcome="ok"[^}]*\} \d/,
-    );
-    await gateway.close();
-    await upstream.close();
   });
 });
