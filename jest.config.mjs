@@ -17,7 +17,6 @@ const long = [
   'test/page/page.test.ts',
   'test/sdk/examples.test.ts',
   'test/sdk/language-models.test.ts',
-  'test/sdk/presets.test.ts',
   'test/sdk/python-clients.test.ts',
   'test/sdk/reservations.test.ts',
   'test/simulation/metering/bursts.test.ts',

@@ -15,7 +15,6 @@ import {
   type World,
   type WorldOptions,
 } from '../journey/world.ts';
-import { throughProxy } from './through-proxy.ts';
 import { upstreams } from './upstream.ts';
 
 afterEach(closeAll);
@@ -26,11 +25,14 @@ async function begin(options: WorldOptions = {}) {
   const { gateway, model, modelUrl } = started;
   opened.push(async () => expect(insideRetryAfter(model.log)).toEqual([]));
   const apiKey = gateway.keys['acme'] ?? '';
-  const fetch = throughProxy(gateway.url);
+  const throughProxy: typeof fetch = (input, init) => {
+    const url = input instanceof Request ? input.url : input.toString();
+    return fetch(`${gateway.url}/proxy?target=${encodeURIComponent(url)}`, init);
+  };
   return {
     ...started,
     via: (path = '/v1') => ({ apiKey, baseURL: `${gateway.url}/via/openai${path}` }),
-    proxy: (path = '/v1') => ({ apiKey, baseURL: `${modelUrl}${path}`, fetch }),
+    proxy: (path = '/v1') => ({ apiKey, baseURL: `${modelUrl}${path}`, fetch: throughProxy }),
   };
 }
 const anthropicWorld: WorldOptions = {
