@@ -137,12 +137,3 @@ describe.each([
     expect([await code, said()]).toEqual([status, words]);
   });
 });
-
-test.each(['gone', 'full'] as const)(
-  'a command keeps the exit code of its mistake when its complaint cannot be read (%s)',
-  async (err) => {
-    const { child, code } = start(['src/main.ts', 'nonsense'], 'pipe', err);
-    child.stdout?.resume();
-    expect(await code).toBe(2);
-  },
-);
