@@ -1,19 +1,15 @@
 /**
  * Canaries in every secret place, every kind of ending, over two replicas on a real Redis, and then a search through everything that
- * leaves a replica: log lines, both metric formats, spans, activity on both ports, the page with its events, a recording and its
- * rehearsal, responses of our own, all that was ever said to Redis (its own monitor), all that it holds, and (for the API key) the
+ * leaves a replica: log lines, both metric formats, spans, activity on both ports, the page with its events, a recording (a rehearsal
+ * knows no more), responses of our own, all that was ever said to Redis (its own monitor), all that it holds, and (for the API key) the
  * upstream.
  */
 import { createHash } from 'node:crypto';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { trace } from '@opentelemetry/api';
 import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
-import { ran } from '../support/command.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { connectRaw, type RawResponse } from '../support/raw-client.ts';
 import { rawUpstream, type RawConnection, type RawUpstream } from '../support/raw-upstream.ts';
@@ -163,7 +159,6 @@ beforeAll(async () => {
   seen['spans'] = sink.bodies.join('\n');
   seen['commands to Redis'] = monitor.lines.join('\n');
   seen['recording'] = recorded.join('');
-  for (const more of [['--json'], []]) seen[`rehearsal ${more.join()}`] = await rehearsed(more);
   monitor.stop();
   client.disconnect();
   await sink.close();
@@ -178,25 +173,6 @@ async function record(url: string): Promise<void> {
   } catch {
     // The service has ended.
   }
-}
-
-async function rehearsed(more: readonly string[]): Promise<string> {
-  const folder = mkdtempSync(join(tmpdir(), 'canary-'));
-  const [traffic, svg] = [join(folder, 'traffic.jsonl'), join(folder, 'rehearsal.svg')];
-  writeFileSync(traffic, recorded.join(''));
-  const { out, err } = await ran([
-    'rehearse',
-    '--traffic',
-    traffic,
-    '--svg',
-    svg,
-    '--fail-if',
-    'max >= 0',
-    ...more,
-  ]);
-  const text = out + err + readFileSync(svg, 'utf8');
-  rmSync(folder, { recursive: true });
-  return text;
 }
 
 /** Keys with everything in them. */
@@ -349,7 +325,7 @@ test('the canary calls end in every way, and every store and output has somethin
     '/metrics': expect.stringContaining('sluice_requests_total{'),
     '/activity': expect.stringContaining('"replicas":2'),
     'own activity': expect.stringMatching(/"workspace":"w_[0-9a-f]{16}"/),
-    'rehearsal ': expect.stringMatching(/w_[0-9a-f]{16}/),
+    recording: expect.stringMatching(/w_[0-9a-f]{16}/),
   });
 });
 
