@@ -127,21 +127,29 @@ export class Activity {
     this.#parts.telemetry.labels.prefer(this.#parts.recorder.busiest());
   }
 
-  /** Workspaces that hold a label here, and those that only other replicas have seen: those with most calls, lane by lane. */
+  /**
+   * The lanes of the workspaces with most calls in the hour, those with most in the last `minutes` first. Of equals the ones that
+   * hold a label here: they are in the metrics as well.
+   */
   #shown(hour: Hour, minutes: number): readonly Lane[] {
     const { settings, telemetry } = this.#parts;
-    const names = Array.from(hour.names(), ([name, id]) => ({ name, id, parts: name.split(' ') }));
-    const ids = new Map(names.flatMap(({ id, parts: [, label] }) => (id === null ? [] : [[label, id]])));
-    const lanes = names.flatMap(({ name, parts: [upstream = '', label] }): Lane[] => {
-      const workspaceId = ids.get(label) ?? null;
-      const isKnown = (id: string) => telemetry.labels.holds(id) && settings().workspaces.has(id);
-      if (label === undefined || (workspaceId !== null && !isKnown(workspaceId))) return [];
-      return [{ name, upstream, label, workspaceId, cell: hour.sum(name, minutes) }];
+    const named = Array.from(hour.names(), ([name, counted]) => {
+      const [upstream = '', label = null] = name.split(' ');
+      return { name, upstream, label, ...counted };
+    });
+    const ofLabels = [...Map.groupBy(named, ({ label }) => label)].flatMap(([label, own]) => {
+      const workspaceId = own.find((each) => each.workspaceId !== null)?.workspaceId ?? null;
+      if (label === null || (workspaceId !== null && !settings().workspaces.has(workspaceId))) return [];
+      const ended = own.reduce((sum, each) => sum + each.ended, 0);
+      const isHeld = workspaceId !== null && telemetry.labels.holds(workspaceId);
+      return { ended, isHeld, lanes: own.map((each) => ({ ...each, label, workspaceId })) };
     });
     const callsOf = (own: readonly Lane[]) => own.reduce((sum, { cell }) => sum + cell.of('ended'), 0);
-    return [...Map.groupBy(lanes, ({ label }) => label).values()]
-      .sort((a, b) => callsOf(b) - callsOf(a))
+    return ofLabels
+      .sort((a, b) => b.ended - a.ended || Number(b.isHeld) - Number(a.isHeld))
       .slice(0, maxLabels)
+      .map(({ lanes }) => lanes.map((lane) => ({ ...lane, cell: hour.sum(lane.name, minutes) })))
+      .sort((a, b) => callsOf(b) - callsOf(a))
       .flat();
   }
 

@@ -209,10 +209,17 @@ export class Hour {
     return { waiting: sum('waiting'), inFlight: sum('inFlight') };
   }
 
-  /** Under what anything was counted, with the workspace where this replica has seen it. */
-  names(): ReadonlyMap<CellName, string | null> {
-    const all = this.#all.flatMap((minutes) => [...minutes.values()].flatMap((cells) => [...cells]));
-    return new Map(all.map(([name, { workspaceId }]) => [name, workspaceId]));
+  /** Under what anything was counted, with the workspace where this replica has seen it, and how many calls ended in the hour. */
+  names(): ReadonlyMap<CellName, { readonly workspaceId: string | null; readonly ended: number }> {
+    const all = new Map<CellName, { workspaceId: string | null; ended: number }>();
+    for (const [name, { workspaceId, counts }] of this.#all.flatMap((minutes) =>
+      [...minutes.values()].flatMap((cells) => [...cells]),
+    )) {
+      const known = all.get(name);
+      const ended = (known?.ended ?? 0) + (counts['ended'] ?? 0);
+      all.set(name, { workspaceId: workspaceId ?? known?.workspaceId ?? null, ended });
+    }
+    return all;
   }
 
   *#cells(name: CellName, minutes: number): Generator<Cell> {
