@@ -9,7 +9,7 @@ import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { atOrigins } from '../support/at-origins.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { succeeded, throttled, world as worldOf } from './world.ts';
+import { names, succeeded, throttled, world as worldOf } from './world.ts';
 
 const plenty = { limit: 1_000, windowMs: 1_000 };
 const one = { ...plenty, maxInFlight: 1 };
@@ -19,6 +19,16 @@ const oneAMinute = { limit: 1, windowMs: 60_000 };
 atOrigins('the admission queue', (instant) => {
   const world = () =>
     worldOf({ originMs: instant(0), defaults: { maxQueued: 1_000_000, maxWaitMs: 100_000 } });
+
+  test('no longer counts slots one by one once many are free: all of them are used at once', async () => {
+    const { enter, pass, story } = world();
+    for (const id of names(60)) enter(id, { ...plenty, perMinute: 30 });
+    await pass(1);
+    expect(story).toHaveLength(30);
+    // One call goes ahead of a crowd after a silence; nobody answers it here, so the others follow 100 ms later.
+    await pass(60_300);
+    expect(story).toHaveLength(60);
+  });
 
   test('refuses a waiting call as soon as a more urgent call takes the slot it could have waited for', async () => {
     const { enter, pass, story, refusals } = world();

@@ -46,6 +46,18 @@ describe.each(origins)('on $name, a reload of a ceiling', ({ ms }) => {
     expect(story.slice(1).toSorted()).toEqual(['c2 wait_expired', 'c3 wait_expired']);
     expect(refusals.get('c2')).toMatchObject({ heldBy: 'ceiling_minute' });
   });
+
+  test('of the minute that lowers it tells the time behind calls that ask for a slot just then', async () => {
+    const { enter, pass, reload, story, refusals } = world(ms);
+    const patience = [600_000, 600_000, 600_000, 15_000];
+    for (const [at, maxWaitMs] of patience.entries())
+      enter(`c${at}`, { perMinute: 9, maxWaitMs, ...setting(metered(1, 4_000, 'rolling')) });
+    await pass(1_000);
+    reload({ perMinute: 1, ...setting(metered(3, 4_000, 'rolling')) });
+    await pass(1);
+    expect(story).toEqual(['c0', 'c3 wait_expired']);
+    expect(refusals.get('c3')?.retryInMs).toBeGreaterThan(3 * 60_000 - 1_000);
+  });
 });
 
 describe('a reload of other limits', () => {
@@ -96,6 +108,22 @@ describe('a reload of other limits', () => {
       await sent(6);
     },
   );
+
+  test('changes the shares of later grants when it changes a weight', async () => {
+    const { enter, pass, reload, story } = world();
+    const shareOfA = (from: number): number => {
+      const some = story.slice(from);
+      return some.filter((id) => id.startsWith('a')).length / some.length;
+    };
+    for (let at = 0; at < 60; at += 1)
+      for (const lane of ['a', 'b']) enter(`${lane}${at}`, { ...plain(1, 100), lane, workspace: lane });
+    await pass(4_000);
+    expect(Math.abs(shareOfA(0) - 0.5)).toBeLessThan(0.03);
+    const before = story.length;
+    reload({ weight: 3 }, ({ workspaceId }) => workspaceId === 'a');
+    await pass(4_000);
+    expect(Math.abs(shareOfA(before) - 0.75)).toBeLessThan(0.07);
+  });
 });
 
 describe('a default ceiling', () => {

@@ -190,6 +190,19 @@ atOrigins('background calls', (instant) => {
     }
   });
 
+  test('are due again at once when the one that was due could not be sent', () => {
+    const scene = new Scene(instant, { limit: 10, windowMs: 10_000 }, 'later');
+    scene.ask('b', {}, 10);
+    scene.ask(bgA);
+    const own = scene.last;
+    scene.ask('b', {}, 70);
+    scene.pass(61_500);
+    expect(scene.left.find(({ ticket }) => ticket === own)?.isDue).toBe(true);
+    scene.end(returned('ceiling_minute', 500), own);
+    scene.pass(1_500);
+    expect(scene.timesOf(bgA)).toHaveLength(2);
+  });
+
   test('leave in time although their ceiling has none of their places for longer', () => {
     const scene = new Scene(instant, paced, 'later');
     scene.ask(bgA);

@@ -5,7 +5,7 @@ import { maxCallers } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { Chance } from '../../simulation/chance.ts';
-import { names, returned, TestBucket } from './scheduling.ts';
+import { names, returned, TestBucket, throttled } from './scheduling.ts';
 
 /** A ticket and its caller. */
 type Asking = readonly [ticket: string, caller: string | null];
@@ -61,11 +61,28 @@ atOrigins('callers of a workspace', (instant) => {
     expect(orderOf(line)).toEqual(['a0', 'b0', 'a1', 'b1', 'a2', 'b2']);
   });
 
+  test('have at most one turn before others when many of their calls come back together', () => {
+    const line = waiting(instant, []).at(20_000);
+    const sent = enter(line, many('a', 5));
+    expect(sent).toHaveLength(5);
+    for (const ticket of sent) line.settle(ticket, throttled(100, { requeue: true }));
+    enter(line.at(20_050), many('b', 1));
+    expect(orderOf(line).indexOf('b0')).toBeLessThanOrEqual(1);
+  });
+
   test('owe no turn when nobody waited beside them', () => {
     const line = waiting(instant, many('a', 3));
     expect(orderOf(line)).toEqual(['a0', 'a1', 'a2']);
     enter(line, [...many('b', 2), ['a3', 'a'], ['a4', 'a']]);
     expect(line.lane().callers).toBeNull();
+  });
+
+  test('do not catch up for the time in which they asked for nothing', () => {
+    const line = waiting(instant, [...many('a', 60), ...many('b', 1)]);
+    line.run(4_000);
+    enter(line, many('b', 11).slice(1));
+    const next = orderOf(line).slice(0, 10);
+    expect(next.filter((ticket) => ticket.startsWith('b'))).toHaveLength(5);
   });
 
   test('that are gone leave their places to new ones', () => {
