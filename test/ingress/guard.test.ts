@@ -31,6 +31,9 @@ describe('the request guard', () => {
     ['no Host', { rawHeaders: [] }, 400],
     ['two Content-Length fields', fields('Content-Length', '1', 'content-length', '1'), 400],
     ['two codings', fields('Transfer-Encoding', 'chunked', 'transfer-encoding', 'chunked'), 400],
+    ...['Host', 'Authorization', 'Sluice-Key', 'Sluice-Upstream-Authorization', 'X-Api-Key'].map(
+      (name) => [`${name} twice`, fields(name, 'a', name.toLowerCase(), 'a'), 400] as const,
+    ),
   ])('refuses %s', (_what, head, status) => {
     expect(statusOf(head)).toBe(status);
   });
