@@ -32,7 +32,6 @@ const withMoreHistories = [
   'test/limiter/over-log/golden-digests.test.ts',
   'test/limiter/over-log/snapshot.test.ts',
   'test/simulation/observed.test.ts',
-  'test/simulation/reservations.test.ts',
   'test/simulation/simulation.test.ts',
 ];
 

@@ -3,7 +3,7 @@ import { Chance } from './chance.ts';
 import type { CallPlan, Plan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
 import { quiet } from './replicas/plan.ts';
-import { isBackground, keyed } from './rules.ts';
+import { found, isBackground, keyed } from './rules.ts';
 
 /** A counterfactual that goes on for longer is given up. Milliseconds. */
 export const maxCourseMs = 4 * 3_600_000;
@@ -119,6 +119,5 @@ export const againOf = (id: string): string => `${id}r`;
 
 export function callOf({ calls }: Plan, id: string): CallPlan {
   const call = calls.find((each) => each.id === id);
-  if (call === undefined) throw new Error(`the plan lacks ${id}`);
-  return call;
+  return found(call, id);
 }

@@ -107,10 +107,6 @@ export class DescribedCounts {
     return [...this.#counts.values()].every((count) => count.most(now) + calls <= count.plan.requests);
   }
 
-  describe(now: number): string {
-    return [...this.#counts].map(([name, count]) => `${name} ${count.inWords(now)}`).join(', ');
-  }
-
   /** The gateway hears now of what is described by now: a bucket without calls goes by what was until a call comes. */
   hears(now: number): void {
     for (const { from, at, isMixed, windows } of this.#described.changes.slice(this.#changed)) {
@@ -297,14 +293,6 @@ class Count {
       return this.#most;
     }
     return this.#held.filter((at) => this.#lastOf(at) + this.#marginMs > now).length;
-  }
-
-  inWords(now: number): string {
-    const { requests, windowMs, kind } = this.plan;
-    this.#drain(now);
-    const counted = this.#counted.filter((at) => this.#untilOf(at) > now).length;
-    const used = kind === 'leaky' ? this.#level.toFixed(2) : String(counted);
-    return `${used} to ${this.most(now).toFixed(2)} of ${requests}/${windowMs} ${kind}`;
   }
 
   #untilOf(at: number): number {

@@ -75,6 +75,7 @@ export async function drive(scene: Scene): Promise<void> {
   const { maxQueued, ...settings } = settingsOf(scene);
   const [asked] = callOf(process, plan.id, {
     ...settings,
+    mode: ledger.plan.mode ?? 'enforce',
     bucket: plan.lane.bucket,
     lane: plan.lane.key,
     workspace: call.workspace.name,
@@ -150,10 +151,12 @@ async function journey(scene: Scene, ticket: Ticket, gone: AbortSignal): Promise
       call: sentCallOf(call.plan),
       outcome: attempt.outcome,
       history,
+      passesThrottles: ledger.plan.mode === 'observe',
       remainingMs: gone.aborted ? 0 : ticket.remainingMs(),
     });
     const lesson = attempt.lesson?.() ?? null;
     if (decision.kind === 'pass') {
+      if (ledger.plan.mode === 'observe') call.would = await ticket.would();
       finish(scene, lease, attempt, decision.closeMs, lesson);
       return attempt.outcome.kind === 'answered' && attempt.outcome.throttle === null ? 'answered' : 'failed';
     }
@@ -253,10 +256,7 @@ function send(scene: Scene, attempt: number, gone: AbortSignal): Promise<Attempt
       return respond({ meters: [], throttle }, 429, 0);
     }
     const verdict = upstream.arrive(plan, now);
-    ledger.note(() => {
-      const costs = JSON.stringify({ ...plan.costs, ...plan.document });
-      return `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`;
-    });
+    ledger.note(`upstream ${verdict.kind} ${plan.id}`);
     if (verdict.kind === 'refused') {
       const { described } = upstream;
       const isExcused = described?.isChanging(now) === true && !described.refusesThroughout(now);

@@ -1,26 +1,20 @@
 /**
  * The oracle of stated waits (invariant 13). A refusal of a calm history that states a time is followed up by living the same history again,
- * up to the moment of the refusal, and then otherwise (`counterfactual.ts`): equal seeds give equal histories, so that the
- * only difference is the one that is asked about. What the product said of itself plays no part; what counts is when a
- * call was really sent, and whether the upstream itself had room (`isVacant`).
+ * up to the refusal, and then otherwise (`counterfactual.ts`): equal seeds give equal histories. What the product said of itself plays no
+ * part; what counts is when a call was really sent, and whether the upstream itself had room (`isVacant`).
  *
- * - (a) Who comes again at the stated time is admitted, and sent within its wait. A returning call that is refused has not been
- *   lied to where somebody who stood behind it took the room meanwhile: that shows where the call would have been sent by
- *   the stated time if it had stayed in its line.
- * - (b) Who was refused for its wait could not have been sent within it: if it had waited without limit it would have been
- *   sent later, and the upstream would not have taken it sooner.
+ * - (a) Who comes again at the stated time is admitted, and sent within its wait; or somebody who stood behind it took the room meanwhile:
+ *   then it would have been sent by the stated time if it had stayed in its line.
+ * - (b) Who was refused for its wait could not have been sent within it, nor would the upstream have taken it sooner.
  * - (c) No refusal states a time that is later than the truth.
  *
  * Each may be wrong by so much, milliseconds, too short (`early`) or too long (`late`):
  *
  * - rest: 1 s and 2 % of the wait. A meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain.
- * - turns: the largest call of each lane that waits, twice. Start-time fair queueing is fair within one call of each lane, and which of two
- *   calls the upstream counts first is known only afterwards.
+ * - turns: the largest call of each lane that waits, twice. Fair queueing is fair within one call of each lane, and which of two calls the
+ *   upstream counts first is known only afterwards.
  * - ways: twelve ways of a command to the store. What was stated is of the past.
  * - order, late: the calls under way that may have been counted in what responses state of others that left with them, or come on top of it.
- *   The gateway must take them for the latter (`src/limiter/policy/learning.policy.ts`).
- *
- * To follow one refusal costs two histories, so that long runs follow a sample (`sampleOf`).
  */
 import type { Costs, MeterName } from '../../src/call.ts';
 import type { Chance } from './chance.ts';

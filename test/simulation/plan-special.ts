@@ -3,6 +3,7 @@ import type { Chance } from './chance.ts';
 import { bucketPlan, documentPlan, unstatedPlan } from './plan-buckets.ts';
 import { guessedPoints } from './plan-calls.ts';
 import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
+import { found } from './rules.ts';
 
 export type World = Pick<Plan, 'buckets' | 'lanes' | 'workspaces' | 'calls'>;
 
@@ -109,11 +110,7 @@ export const lanesOf = (
 
 const free = (maxInFlight: number | null) => () => ({ weight: 1, maxInFlight });
 
-function firstOf(lanes: readonly LanePlan[]): LanePlan {
-  const [first] = lanes;
-  if (first === undefined) throw new Error('no lanes');
-  return first;
-}
+const firstOf = (lanes: readonly LanePlan[]): LanePlan => found(lanes[0], 'lane');
 
 export const plainCall = (index: number, lane: LanePlan): CallPlan => ({
   id: `c${index}`,

@@ -37,8 +37,6 @@ export interface BucketPlan {
   readonly startShare: number;
   readonly changes: readonly { readonly at: number; readonly factor: number }[];
   readonly hints: boolean;
-  /** Everything is refused between these times, with their end as the time to come again. Absent: never. */
-  readonly closed?: readonly [from: number, until: number];
   /** The windows that the operator describes and the upstream counts. Absent: it is not described. */
   readonly windows?: readonly WindowPlan[];
 }
@@ -147,6 +145,8 @@ export interface Plan extends Reloaded {
   readonly isAlone?: boolean;
   /** Share of the wake-ups of a process alone that never come. */
   readonly lostWakes?: number;
+  /** Limits hold no call, and what they would do is only reckoned. Absent: they hold calls. */
+  readonly mode?: 'observe';
   readonly whenDown: 'local' | 'deny';
   readonly leaseMs: number;
   readonly network: NetworkPlan;

@@ -66,17 +66,13 @@ export class Rules {
 
   /** Regimes that some process went by at some time from `from` to `to`. */
   during(from: number, to: number): readonly Regime[] {
-    let only: Step | null = null;
-    let found: Set<number> | null = null;
-    for (let index = this.#steps.length - 1, until = Infinity; index >= 0 && until >= from; index -= 1) {
-      const step = nth(this.#steps, index);
-      until = step.at;
-      if (step.at > to) continue;
-      if (only !== null) found = new Set([...step.numbers, ...(found ?? only.numbers)]);
-      else only = step;
-    }
-    if (only === null) return this.#first;
-    return found === null ? only.regimes : [...found].map((index) => nth(this.#regimes, index));
+    const within = this.#steps.filter(
+      ({ at }, index) => at <= to && (this.#steps[index + 1]?.at ?? Infinity) >= from,
+    );
+    const [first, ...others] = within;
+    if (first === undefined) return this.#first;
+    if (others.length === 0) return first.regimes;
+    return [...new Set(within.flatMap(({ numbers }) => numbers))].map((index) => nth(this.#regimes, index));
   }
 
   /** When a process last took something over; `null` = never. The first configuration counts for nothing. */
@@ -245,7 +241,7 @@ const named = <T extends { readonly name: string }>(all: readonly T[], name: str
 
 const nth = <T>(all: readonly T[], index: number): T => found(all[index], String(index));
 
-function found<T>(one: T | undefined, what: string): T {
-  if (one === undefined) throw new Error(`configuration lacks ${what}`);
+export function found<T>(one: T | undefined, what: string): T {
+  if (one === undefined) throw new Error(`there is no ${what}`);
   return one;
 }

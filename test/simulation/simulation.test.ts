@@ -5,15 +5,12 @@
  */
 import { env } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
-import { Chance } from './chance.ts';
-import { calmOf, patient } from './counterfactual.ts';
 import { live, liveInProcesses } from './live.ts';
-import { sampleOf } from './oracle.ts';
 import { describedFrom } from './plan-described.ts';
 import { levelsFrom, reservingFrom } from './plan-levels.ts';
-import { planOf, type Form } from './plan.ts';
+import type { Form } from './plan.ts';
 import { replicatedFrom, steadyPlanOf } from './replicas/plan.ts';
-import { follow, run } from './replicas/simulate.ts';
+import { run } from './replicas/simulate.ts';
 
 const seeds = env['SEEDS'] === undefined ? null : Number(env['SEEDS']);
 
@@ -126,21 +123,4 @@ test.each(onceInFull)('history of which a refusal was wrong: %d', async (seed) =
 
 test.each(onceSteady)('history that went wrong without reloads: %d', async (seed) => {
   expect((await run(steadyPlanOf(seed))).violations).toEqual([]);
-});
-
-test('another course of a history is the same up to the refusal that it is about', async () => {
-  let compared = 0;
-  for (let seed = 1; compared < 8; seed += 1) {
-    const plan = calmOf(planOf('upstreams', seed));
-    // With a network between, the refusal was decided a moment earlier than it arrived.
-    if (plan.isAlone !== true) continue;
-    const { refused: all, log } = await run(plan, true);
-    const [refused] = sampleOf(plan, all, new Chance(seed));
-    if (refused === undefined) continue;
-    compared += 1;
-    const before = (line: string): boolean => Number(line.split(' ', 1)[0]) < refused.at - 0.01;
-    const course = { after: refused.at, until: refused.at + 1, keepsLog: true };
-    const followed = await follow(patient(plan, refused), refused.id, course);
-    expect(followed.log.filter(before)).toEqual(log.filter(before));
-  }
 });

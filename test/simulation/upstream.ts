@@ -55,11 +55,6 @@ export class Upstream {
     this.arrivals.push({ call, at: now });
     if (this.described !== null) return this.#arriveCounted(this.described, now);
     this.#advance(now);
-    const [closedFrom, closedUntil] = this.#plan.closed ?? [Infinity, Infinity];
-    if (now >= closedFrom && now < closedUntil) {
-      const waitMs = Math.ceil(closedUntil - now);
-      return { kind: 'refused', feedback: this.#refusal('requests', 1, waitMs) };
-    }
     const wanted = this.#levels.flatMap((level) => {
       const units = chargeOf(call, level.name);
       return units > 0 ? [{ level, units: Math.min(units, level.limit) }] : [];
@@ -111,12 +106,6 @@ export class Upstream {
       const units = calls.reduce((sum, call) => sum + Math.min(level.limit, chargeOf(call, level.name)), 0);
       return units === 0 || level.used + units <= level.limit * (1 - keptFree);
     });
-  }
-
-  describe(now: number): string {
-    if (this.described !== null) return this.described.describe(now);
-    this.#advance(now);
-    return this.#levels.map(({ name, used, limit }) => `${name} ${used.toFixed(2)}/${limit}`).join(', ');
   }
 
   /** Milliseconds until so many units have room, at the time of the latest step. */

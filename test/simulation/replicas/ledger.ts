@@ -3,12 +3,14 @@
  * time shows is judged in `watch.ts`, the balance at the end in `balance.ts`. Of a replica that is stopped, cut off or was not understood
  * nothing is asked but that it does no harm.
  */
+import type { Reckoned } from '../../../src/call.ts';
 import { leaseToken, ticketId, type TicketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { wayMs } from '../described.ts';
 import {
   capOf,
   entrySettingsOf,
+  found,
   highest,
   isStatedAlone,
   keyed,
@@ -63,6 +65,9 @@ const planned = (plan: CallPlan, workspace: WorkspacePlan) => ({
   /** -1 = it has not ended. */
   endedAt: -1,
   isRefusedAtEntry: false,
+  /** Of a call that limits did not hold: what was said of it with its response, and in the end. */
+  would: null as Reckoned | null,
+  reckoned: null as Reckoned | null,
 });
 
 export type Lease = ReturnType<typeof issued>;
@@ -173,10 +178,8 @@ export class ReplicaLedger implements ServerWatch {
     return this.#world.monotonic();
   }
 
-  /** @param text a function where it takes time to put it into words. */
-  note(text: string | (() => string)): void {
-    if (!this.keepsLog) return;
-    this.log.push(`${this.now.toFixed(2)} ${typeof text === 'string' ? text : text()}`);
+  note(text: string): void {
+    if (this.keepsLog) this.log.push(`${this.now.toFixed(2)} ${text}`);
   }
 
   reach(state: string): void {
@@ -205,7 +208,7 @@ export class ReplicaLedger implements ServerWatch {
   #plan(plan: CallPlan): Call {
     const { workspace: name } = plan.lane;
     const workspace = this.plan.workspaces.find((each) => each.name === name);
-    const call = planned(plan, must(workspace, name));
+    const call = planned(plan, found(workspace, name));
     this.calls.set(plan.id, call);
     return call;
   }
@@ -265,7 +268,7 @@ export class ReplicaLedger implements ServerWatch {
   }
 
   call(id: string): Call {
-    return must(this.calls.get(id), id);
+    return found(this.calls.get(id), id);
   }
 
   /** By so much the clock of another primary may be ahead. Milliseconds. */
@@ -331,8 +334,7 @@ export class ReplicaLedger implements ServerWatch {
     const name = 'lease' in event ? event.lease : 'ticket' in event ? event.ticket : '';
     const what = event.kind === 'admit' ? event.admission.ticket : name;
     const kind = event.kind === 'settle' ? event.settlement.kind : '';
-    const text = `redis ${model.key} ${event.kind} ${asked.replica} ${what} ${kind}${next}`;
-    this.note(text);
+    this.note(`redis ${model.key} ${event.kind} ${asked.replica} ${what} ${kind}${next}`);
   }
 
   #admitted(
@@ -633,11 +635,6 @@ export class ReplicaLedger implements ServerWatch {
   killed(call: Call): void {
     if (call.state !== 'ended') this.ended(call.plan.id, 'killed');
   }
-}
-
-export function must<T>(value: T | undefined, what: string): T {
-  if (value === undefined) throw new Error(`the history does not know ${what}`);
-  return value;
 }
 
 /** Usage without Redis is reported as a ticket that is no call. */

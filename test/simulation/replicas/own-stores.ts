@@ -71,7 +71,7 @@ function watchedCeilings(ceilings: CeilingStore, ledger: ReplicaLedger, server: 
   let slots = 0;
   const returned = (key: string, { local }: Slot): void => {
     ledger.slotReturned(key, '');
-    const taken = server.slotsInMemory(key);
+    const taken = server.sendsOf(key);
     taken.delete([...taken.keys()].findLast((name) => name.startsWith(`${local.minute}/`)) ?? '');
   };
   return withMethods<Ceilings>(ceilings, {
@@ -82,7 +82,7 @@ function watchedCeilings(ceilings: CeilingStore, ledger: ReplicaLedger, server: 
         ledger.slotTaken(ceiling.key, '');
         // Several have the same name.
         const name = `${reply.slot.local.minute}/${(slots += 1)}`;
-        server.slotsInMemory(ceiling.key).set(name, server.now() + (lateMs ?? 0));
+        server.sendsOf(ceiling.key).set(name, server.now() + (lateMs ?? 0));
       } else ledger.reach(reply.isDaily ? 'daily ceiling refused' : 'ceiling refused');
       return reply;
     },

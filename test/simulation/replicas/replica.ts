@@ -84,6 +84,7 @@ export class Replica {
       }),
       ceilings,
       leaseMs,
+      onReckoned: ({ admission }, said) => void (ledger.call(admission.ticket).reckoned = said),
       onFailure: bug,
     });
     this.stores.ready().then(() => {

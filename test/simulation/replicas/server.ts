@@ -98,14 +98,6 @@ export class Server {
     return this.#logs.now(logOf(bucketKey(bucket)), this.now()) ?? this.now();
   }
 
-  get runId(): string {
-    return `run${this.#lives}`;
-  }
-
-  info(): string {
-    return `redis_version:7.2.4\r\nrun_id:${this.runId}\r\nmaster_replid:repl${this.#histories}\r\n`;
-  }
-
   beganInMemory(log: string): void {
     this.#copies.begin(log, { sequence: 0, mark: '', text: '' });
   }
@@ -114,13 +106,8 @@ export class Server {
     this.#copies.append(log, { ...entry, mark: '' }, true);
   }
 
-  /** Slots of a ceiling in the memory of a process: when each was taken. */
-  slotsInMemory(key: string): Map<string, number> {
-    return this.#sendsAt(`sluice:sends:{${key}}`);
-  }
-
   execute(command: string, words: readonly string[]): unknown {
-    const entry = { at: this.monotonic(), clock: this.now(), command, words, server: this.runId };
+    const entry = { at: this.monotonic(), clock: this.now(), command, words, server: this.#runId };
     this.#log.push(entry);
     return this.#run(entry);
   }
@@ -168,8 +155,13 @@ export class Server {
     this.#watch.lost(`failover without the last ${lostMs.toFixed(0)} ms`);
   }
 
-  sendsOf(key: string): ReadonlyMap<string, number> {
-    return this.#sends.get(`sluice:sends:{${key}}`) ?? new Map();
+  /** Slots of a ceiling, also in the memory of a process: when each was taken. */
+  sendsOf(key: string): Map<string, number> {
+    return this.#sendsAt(`sluice:sends:{${key}}`);
+  }
+
+  get #runId(): string {
+    return `run${this.#lives}`;
   }
 
   #forget(): void {
@@ -199,7 +191,7 @@ export class Server {
       case 'sluice_freelane':
         return this.#lanes.get(key)?.owner === argv[0] && this.#lanes.delete(key) ? 1 : 0;
       case 'info':
-        return this.info();
+        return `redis_version:7.2.4\r\nrun_id:${this.#runId}\r\nmaster_replid:repl${this.#histories}\r\n`;
       case 'get':
         return String(this.#day(key, clock)?.calls ?? '') || null;
       case 'pttl': {

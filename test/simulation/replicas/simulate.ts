@@ -5,23 +5,13 @@ import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
 import { drive, reserveMs } from '../driver.ts';
 import type { CallPlan, Fault, Plan } from '../plan.ts';
-import { describedOf, entrySettingsOf, keyed } from '../rules.ts';
-import type { RefusedCall } from '../refused-call.ts';
+import { describedOf, entrySettingsOf, found, keyed } from '../rules.ts';
 import { Upstream } from '../upstream.ts';
 import { balance, idleTimers } from './balance.ts';
-import { must, ReplicaLedger, type Call, type LedgerWorld } from './ledger.ts';
+import { ReplicaLedger, type Call, type LedgerWorld } from './ledger.ts';
 import { Replica, type World } from './replica.ts';
 import { Server, type Channels } from './server.ts';
 import { checkEveryMs, Watch } from './watch.ts';
-
-export interface History {
-  readonly violations: readonly string[];
-  readonly reached: ReadonlyMap<string, number>;
-  readonly log: readonly string[];
-  readonly origin: string;
-  readonly calls: readonly Call[];
-  readonly refused: readonly RefusedCall[];
-}
 
 /** A client that is refused again comes back so many times. */
 const maxReturns = 3;
@@ -37,27 +27,17 @@ const courseEveryMs = 500;
 /** A reload reaches every bucket that its replica has used lately, and the meters are read afterwards. Milliseconds. */
 const reloadMs = 2_500;
 
-export const run = (plan: Plan, keepsLog = false): Promise<History> => new Run(plan, keepsLog).toEnd();
+export type History = Awaited<ReturnType<typeof run>>;
+
+export const run = (plan: Plan, keepsLog = false) => new Run(plan, keepsLog).toEnd();
+
+export const follow = (plan: Plan, id: string, course: Course) => new Run(plan, false).follow(id, course);
 
 interface Course {
   readonly after: number;
   /** `null`: as long as it takes. */
   readonly until: number | null;
-  readonly keepsLog?: boolean;
 }
-
-export interface Followed {
-  /** When it was first sent after the refusal; `null` = it was not. Milliseconds, as all times here. */
-  readonly sentAt: number | null;
-  /** Since when the upstream would have taken it; `null` = not before it was sent. */
-  readonly vacantAt: number | null;
-  /** Its refusal; `null` = it was not refused. */
-  readonly refused: RefusedCall | null;
-  readonly log: readonly string[];
-}
-
-export const follow = (plan: Plan, id: string, course: Course): Promise<Followed> =>
-  new Run(plan, course.keepsLog === true).follow(id, course);
 
 class Run {
   readonly #plan: Plan;
@@ -110,7 +90,7 @@ class Run {
     );
   }
 
-  async toEnd(): Promise<History> {
+  async toEnd() {
     this.#begin();
     await this.#toQuiet();
     for (const { process } of this.#all) process.kill();
@@ -123,7 +103,9 @@ class Run {
     const check = (now: number): void => watch.check(now);
     await this.#until(() => this.#isOver(), maxMs, check);
     if (!this.#isOver()) this.#ledger.broken('10', 'the history does not end');
-    await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, check);
+    // What is reckoned of calls outlives them.
+    const quietMs = this.#plan.mode === 'observe' ? maxMs : this.#plan.leaseMs + 8_000;
+    await this.#until(() => this.#isQuiet(), quietMs, check);
     // What is still on its way arrives.
     await this.#until(() => false, 1_600, check);
     if (await this.#goesOn(check)) this.#ledger.broken('11', 'idle replicas go on touching buckets');
@@ -138,14 +120,18 @@ class Run {
     });
   }
 
-  async follow(id: string, { after, until }: Course): Promise<Followed> {
+  /**
+   * `sentAt`: when the call was first sent after this time · `vacantAt`: since when the upstream would have taken it, if that was before ·
+   * `refused`: its refusal. `null` = never.
+   */
+  async follow(id: string, { after, until }: Course) {
     this.#begin();
     const call = this.#ledger.call(id);
-    const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
+    const upstream = found(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
     const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
     const isKnown = (): boolean => sent() !== null || call.state === 'ended';
     const untilMs = Math.min(until ?? maxCourseMs, maxCourseMs);
-    let vacantAt: number | null = null;
+    let vacantAt = null as number | null;
     const check = (now: number): void => {
       if (sent() !== null || now <= after) return;
       vacantAt = isVacant(this.#ledger, upstream, call, now) ? (vacantAt ?? now) : null;
@@ -155,7 +141,7 @@ class Run {
     await this.#until(isKnown, untilMs, check, everyMs);
     for (const { process } of this.#all) process.kill();
     const refused = this.#ledger.refusedCalls.find((each) => each.id === id) ?? null;
-    return { sentAt: sent(), vacantAt, refused, log: this.#ledger.log };
+    return { sentAt: sent(), vacantAt, refused };
   }
 
   #begin(): void {
@@ -269,7 +255,7 @@ class Run {
     }
     this.#ledger.arrived(call, replica);
     const bucket = keyed(this.#plan.buckets, call.plan.lane.bucket);
-    const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
+    const upstream = found(this.#upstreams.get(bucket.key), bucket.key);
     const { process } = replica;
     let writesAt = -Infinity;
     // What a process was about to write when it was stopped and killed never leaves it.
