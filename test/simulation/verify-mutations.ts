@@ -84,7 +84,7 @@ const histories =
         const args = [join(copy, 'test/simulation/run.ts'), form, String(from), String(wanted)];
         const { stdout: reported } = await limited('histories', args, copy);
         const [, what = ''] = /^seed \d+, by [^:]*: (.*) \(\d+ in all\)$/m.exec(reported) ?? [];
-        if (what !== '') return `${form}: ${plain(what)}`;
+        if (what !== '') return `${form}: ${what.slice(0, 90)}`;
       } catch (failure) {
         return `${form}: ${isEndless(failure) ? 'a history does not end' : 'the run breaks'}`;
       }
@@ -179,25 +179,23 @@ const chosen = plan.filter(({ mutation: { what, changes } }) =>
   [what, ...changes.map(({ file }) => file)].some((name) => name.includes(wanted)),
 );
 if (chosen.length === 0) throw new Error(`no mutation has "${wanted}" in its name or file`);
-/** Why the change cannot be made; `null` = it can. */
-function problemOf({ file, find, put }: Change): string | null {
+/** Why the change cannot be made; empty = it can. */
+function problemOf({ file, find, put }: Change): string {
   const parts = readFileSync(join(root, file), 'utf8').split(find);
-  if (parts.length === 1) return 'has no such text any more';
   // Another place would be changed instead of the one that is meant.
-  if (parts.length > 2) return 'has the text more than once';
+  if (parts.length !== 2) return ` has the text ${parts.length - 1} times`;
   try {
     // What is no program would be found by whatever imports it.
     if (file.endsWith('.ts')) stripTypeScriptTypes(parts.join(put));
-    return null;
+    return '';
   } catch {
-    return 'is no program with the change';
+    return ' is no program with the change';
   }
 }
 const bad = chosen.flatMap(({ mutation: { what, changes } }) =>
-  changes.flatMap((change) => {
-    const problem = problemOf(change);
-    return problem === null ? [] : [`"${what}": ${change.file} ${problem}`];
-  }),
+  changes
+    .filter((change) => problemOf(change) !== '')
+    .map((one) => `"${what}": ${one.file}${problemOf(one)}`),
 );
 if (bad.length > 0) throw new Error(`${bad.length} changes cannot be made:\n${bad.join('\n')}`);
 const queue = [...chosen];
@@ -257,14 +255,6 @@ async function withMutation(
   } finally {
     for (const { file } of changes) await cp(join(root, file), join(copy, file));
   }
-}
-
-/** Numbers of a history say nothing outside it. */
-function plain(what: string): string {
-  return what
-    .replace(/^\d+ at [\d.]+: /, '')
-    .replaceAll(/\d+(?:\.\d+)?/g, 'n')
-    .slice(0, 90);
 }
 
 /** @throws for a table that is not of this form */

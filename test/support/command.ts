@@ -13,17 +13,16 @@ export function begun(
   terminals: CliIo['terminals'] = { out: null, err: false },
   { env = {}, now = 0 }: Surroundings = {},
 ) {
-  const readerGone = new AbortController();
   const [out, err]: [string[], string[]] = [[], []];
   const ended = runCommand(argv, {
     out: (text) => void out.push(text),
     err: (text) => void err.push(text),
     env,
     terminals,
-    readerGone: readerGone.signal,
+    readerGone: new AbortController().signal,
     clock: { now: () => now },
   });
-  return { out, err, ended, readerGone };
+  return { out, err, ended };
 }
 
 /** Runs a command, without a terminal, to its end: its exit code, and both outputs as texts. */

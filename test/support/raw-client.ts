@@ -89,31 +89,30 @@ export function readResponses(bytes: Buffer, methods: readonly string[] = [], cl
 /** What comes on a socket. */
 export function heardOn(socket: Socket) {
   const chunks: Buffer[] = [];
-  const waiting = new Set<() => void>();
   let isOver = false;
+  let next = Promise.withResolvers<void>();
+  const noticed = (): void => {
+    next.resolve();
+    next = Promise.withResolvers();
+  };
   const received = (): Buffer => Buffer.concat(chunks);
-  const checkAll = (): void => waiting.forEach((check) => check());
   socket.on('data', (chunk) => {
     chunks.push(chunk);
-    checkAll();
+    noticed();
   });
   socket.on('close', () => {
     isOver = true;
-    checkAll();
+    noticed();
   });
   /** Resolves once what was received satisfies the condition; rejects when the connection closes before. */
-  const until = (condition: (received: string) => boolean): Promise<string> =>
-    new Promise((done, fail) => {
-      const check = (): void => {
-        const text = received().toString('latin1');
-        if (!condition(text) && !isOver) return;
-        waiting.delete(check);
-        if (condition(text)) done(text);
-        else fail(new Error(`connection closed after ${JSON.stringify(text)}`));
-      };
-      waiting.add(check);
-      check();
-    });
+  const until = async (condition: (received: string) => boolean): Promise<string> => {
+    for (;;) {
+      const text = received().toString('latin1');
+      if (condition(text)) return text;
+      if (isOver) throw new Error(`connection closed after ${JSON.stringify(text)}`);
+      await next.promise;
+    }
+  };
   return { received, until, isOver: () => isOver };
 }
 

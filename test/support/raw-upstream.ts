@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer } from 'node:tls';
 import { heardOn } from './raw-client.ts';
+import { until } from './until.ts';
 
 export type RawConnection = ReturnType<typeof rawConnection>;
 export type Script = (connection: RawConnection) => void | Promise<void>;
@@ -16,15 +17,11 @@ export async function rawUpstream(
 ) {
   const connections: RawConnection[] = [];
   const sockets = new Set<Socket>();
-  const waiting = new Set<() => void>();
   const accept = (socket: Socket): void => {
     sockets.add(socket);
     // Resets are what tests provoke; the transport's side of them is what is asserted.
     socket.on('error', () => {});
-    socket.on('close', () => {
-      sockets.delete(socket);
-      for (const check of waiting) check();
-    });
+    socket.on('close', () => sockets.delete(socket));
     const connection = rawConnection(socket, connections.length);
     connections.push(connection);
     Promise.resolve(script(connection)).catch(() => socket.destroy());
@@ -38,16 +35,7 @@ export async function rawUpstream(
     origin: `http${tls === undefined ? '' : 's'}://127.0.0.1:${port}`,
     connections: connections as readonly RawConnection[],
     open: () => sockets.size,
-    allClosed: () =>
-      new Promise<void>((resolve) => {
-        const check = (): void => {
-          if (sockets.size > 0) return;
-          waiting.delete(check);
-          resolve();
-        };
-        waiting.add(check);
-        check();
-      }),
+    allClosed: () => until(() => sockets.size === 0),
     async close() {
       for (const socket of sockets) socket.destroy();
       server.close();
@@ -57,16 +45,16 @@ export async function rawUpstream(
 }
 
 function rawConnection(socket: Socket, number: number) {
-  const { received, until } = heardOn(socket);
+  const { received, until: untilHeard } = heardOn(socket);
   return {
     socket,
     /** 0 for the first connection of this upstream. */
     number,
     /** Everything received so far, one character per byte. */
     received: () => received().toString('latin1'),
-    until,
+    until: untilHeard,
     /** Resolves when `count` requests whose heads and announced bodies are complete have arrived. */
-    requests: (count: number) => until((text) => completeRequests(text) >= count),
+    requests: (count: number) => untilHeard((text) => completeRequests(text) >= count),
     send: (text: string) => void socket.write(text, 'latin1'),
   };
 }

@@ -13,19 +13,14 @@ export type TestReplica = Awaited<ReturnType<typeof startReplica>>;
 const patientMs = 2_000;
 
 export function redisSettings(redis: string | null): Settings {
-  return parseSettings(
-    [
-      'privacy: { labelKey: "a label key for tests only" }',
-      "upstreams: { api: { origins: ['https://api.example.com'] } }",
-      `workspaces: { acme: { keys: ['sha256:${'1f'.repeat(32)}'] } }`,
-      ...(redis === null
-        ? []
-        : [
-            `redis: { ${redis.includes('commandTimeoutMs') ? '' : `commandTimeoutMs: ${patientMs}, `}${redis} }`,
-          ]),
-    ].join('\n'),
-    { path: 'test.yaml', env: {} },
-  );
+  const patient = redis?.includes('commandTimeoutMs') === true ? '' : `commandTimeoutMs: ${patientMs}, `;
+  const yaml = [
+    'privacy: { labelKey: "a label key for tests only" }',
+    "upstreams: { api: { origins: ['https://api.example.com'] } }",
+    `workspaces: { acme: { keys: ['sha256:${'1f'.repeat(32)}'] } }`,
+    redis === null ? '' : `redis: { ${patient}${redis} }`,
+  ];
+  return parseSettings(yaml.join('\n'), { path: 'test.yaml', env: {} });
 }
 
 export async function startReplica(redis: string | null, { connect }: { readonly connect?: Connect } = {}) {

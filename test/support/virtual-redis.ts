@@ -40,7 +40,8 @@ export class VirtualRedis {
     };
     const time = { monotonic: () => this.clock.monotonic(), originMs: 0 };
     const copies = { leaseMs: defaultLeaseMs, onDifference };
-    this.server = new Server(watch, { publish, subscribers }, { ...time, copies });
+    const parts = { monotonic: () => this.clock.monotonic(), originMs: 0, copies };
+    this.server = new Server(watch, { publish, subscribers }, parts);
   }
 
   async replica(
