@@ -243,17 +243,14 @@ function send(scene: Scene, attempt: number, gone: AbortSignal): Promise<Attempt
   scene.outside(arrivesAt, () => {
     arrived = true;
     const now = scene.ledger.now;
-    if (fate === 'secondary' || fate === 'overload') {
-      const throttle = { kind: fate, waitMs: chance.pick([null, 2_000]) } as const;
-      const status = fate === 'overload' ? 503 : 429;
+    if (fate === 'secondary' || fate === 'overload' || fate === 'permanent') {
       upstream.described?.hold(now);
-      scene.outside(now + plan.serviceMs, () => respond({ meters: [], throttle }, status, 0));
-      return;
-    }
-    if (fate === 'permanent') {
-      upstream.described?.hold(now);
-      const throttle = { kind: 'permanent', reason: 'too_large', waitMs: null } as const;
-      return respond({ meters: [], throttle }, 429, 0);
+      const throttle =
+        fate === 'permanent'
+          ? ({ kind: fate, reason: 'too_large', waitMs: null } as const)
+          : ({ kind: fate, waitMs: chance.pick([null, 2_000]) } as const);
+      const refuse = (): void => respond({ meters: [], throttle }, fate === 'overload' ? 503 : 429, 0);
+      return fate === 'permanent' ? refuse() : scene.outside(now + plan.serviceMs, refuse);
     }
     const verdict = upstream.arrive(plan, now);
     ledger.note(`upstream ${verdict.kind} ${plan.id}`);
@@ -270,7 +267,7 @@ function send(scene: Scene, attempt: number, gone: AbortSignal): Promise<Attempt
     if (fate === 'lost') return;
     scene.outside(now + plan.serviceMs, () => {
       const points = (plan.costs.cost ?? 0) > 0;
-      const reported = points ? upstream.finish(plan, scene.ledger.now) : verdict.feedback();
+      const reported = points ? upstream.finish(plan, scene.ledger.now) : verdict.feedback;
       respond(
         bucket.reports === 'nothing' && points ? { ...reported, meters: [] } : reported,
         200,

@@ -2,6 +2,8 @@
 import { env } from 'node:process';
 import { expect, test } from '@jest/globals';
 import type { Reckoned } from '../../src/call.ts';
+import { callOf, embeddedQueue } from '../support/admission-queue.ts';
+import { FakeClock } from '../support/fake-clock.ts';
 import { calmOf } from './counterfactual.ts';
 import { planOf } from './plan.ts';
 import type { Call } from './replicas/ledger.ts';
@@ -49,3 +51,21 @@ test(
   },
   Math.max(400_000, count * 500),
 );
+
+test('of serialized calls that are sent at once each is reckoned to wait for all before it', async () => {
+  const clock = new FakeClock();
+  const waits: number[] = [];
+  const { queue, limiter } = embeddedQueue({ clock, onReckoned: (_, { waitMs }) => void waits.push(waitMs) });
+  for (const id of ['a', 'b', 'c']) {
+    const serial = { mode: 'observe', maxInFlight: 1, maxWaitMs: 60_000 } as const;
+    const ticket = await queue.enter(...callOf(clock, id, serial));
+    const lease = await ticket.whenGranted();
+    clock.arrives(700, () => {
+      lease.settle({ kind: 'succeeded', spent: null }, null);
+      ticket.leave();
+    });
+  }
+  await clock.run(10_000);
+  await limiter.close();
+  expect(waits).toEqual([0, 700, 1_400]);
+});

@@ -22,9 +22,10 @@ export interface Arrival {
   readonly at: number;
 }
 
-export type Verdict =
-  | { readonly kind: 'accepted'; readonly feedback: () => Feedback }
-  | { readonly kind: 'refused'; readonly feedback: Feedback };
+export interface Verdict {
+  readonly kind: 'accepted' | 'refused';
+  readonly feedback: Feedback;
+}
 
 export class Upstream {
   readonly arrivals: Arrival[] = [];
@@ -69,12 +70,9 @@ export class Upstream {
       if (this.#plan.isFixed && level.used === 0) level.endsAt = now + level.windowMs;
       level.used += units;
     }
-    if (this.#plan.reports === 'fields') {
-      const reported = this.#fields(null);
-      return { kind: 'accepted', feedback: () => reported };
-    }
-    const atAdmission = this.#report();
-    return { kind: 'accepted', feedback: () => ({ meters: atAdmission, throttle: null }) };
+    const isInFields = this.#plan.reports === 'fields';
+    const feedback = isInFields ? this.#fields(null) : { meters: this.#report(), throttle: null };
+    return { kind: 'accepted', feedback };
   }
 
   #arriveCounted(counts: DescribedCounts, now: number): Verdict {
@@ -84,7 +82,7 @@ export class Upstream {
       return { kind: 'refused', feedback: { meters: [], throttle: { kind: 'rate', waitMs, meter: null } } };
     }
     counts.take(now);
-    return { kind: 'accepted', feedback: () => ({ meters: [], throttle: null }) };
+    return { kind: 'accepted', feedback: { meters: [], throttle: null } };
   }
 
   /** The end of a GraphQL call: points that were not used come back, and only now is the level stated. */

@@ -23,15 +23,6 @@ interface Command {
   readonly server: string;
 }
 
-interface Taking {
-  readonly key: string;
-  readonly dayKey: string;
-  readonly perMinute: number | null;
-  readonly perDay: number | null;
-  readonly windowMs: number;
-  readonly dayMs: number;
-}
-
 /** Subscriptions, which are no data: they outlast a loss of it. */
 export interface Channels {
   publish(channel: string, text: string): void;
@@ -236,49 +227,39 @@ export class Server {
 
   #consume(
     key: string,
-    [dayKey = '', minute = '', day = '', windowMs = '', dayS = '', , ...calls]: string[],
-    clock: number,
-  ): unknown[] {
-    const [perMinute, perDay] = [minute, day].map((limit) => (limit === '' ? null : Number(limit)));
-    const limits = { perMinute: perMinute ?? null, perDay: perDay ?? null };
-    const of = { ...limits, key, dayKey, windowMs: Number(windowMs), dayMs: Number(dayS) * 1_000 };
-    const dayLeft = (): unknown =>
-      day === '' ? '' : Math.max(0, Number(day) - (this.#day(dayKey, clock)?.calls ?? 0));
-    return calls.flatMap((id, at) =>
-      at % 2 === 0 ? [...this.#take(of, id, Number(calls[at + 1]), clock), dayLeft()] : [],
-    );
-  }
-
-  #take(
-    { key, dayKey, perMinute, perDay, windowMs, dayMs }: Taking,
-    id: string,
-    lateMs: number,
+    [dayKey = '', minute = '', day = '', window = '', dayS = '', , ...calls]: string[],
     now: number,
   ): unknown[] {
     const sends = this.#sendsAt(key);
-    const countedAt = Math.max(now + lateMs, ...sends.values());
+    const windowMs = Number(window);
     const times = (): number[] => [...sends.values()].toSorted((a, b) => a - b);
     const nextMs = (): string => String(Math.max(0, (times()[0] ?? now - windowMs) + windowMs - now));
-    if (perMinute !== null) {
-      for (const [each, at] of sends) if (at <= now - windowMs) sends.delete(each);
-      if (sends.has(id)) {
-        sends.set(id, countedAt);
-        if (!this.#silent) this.#watch.reach('place taken again');
-        return ['taken', sends.size, nextMs()];
+    const dayCalls = (): number => this.#day(dayKey, now)?.calls ?? 0;
+    const take = (id: string, lateMs: number): unknown[] => {
+      const countedAt = Math.max(now + lateMs, ...sends.values());
+      if (minute !== '') {
+        for (const [each, at] of sends) if (at <= now - windowMs) sends.delete(each);
+        if (sends.has(id)) {
+          sends.set(id, countedAt);
+          if (!this.#silent) this.#watch.reach('place taken again');
+          return ['taken', sends.size, nextMs()];
+        }
+        if (sends.size >= Number(minute)) {
+          const freed = times()[sends.size - Number(minute)] ?? now;
+          return ['minute', sends.size, String(Math.max(0, freed + windowMs - now))];
+        }
       }
-      if (sends.size >= perMinute) {
-        const freed = times()[sends.size - perMinute] ?? now;
-        return ['minute', sends.size, String(Math.max(0, freed + windowMs - now))];
-      }
-    }
-    const used = this.#day(dayKey, now);
-    const calls = used?.calls ?? 0;
-    if (perDay !== null && calls >= perDay)
-      return ['day', sends.size, String(Math.max(1, (used?.until ?? now) - now))];
-    if (perMinute !== null) sends.set(id, countedAt);
-    if (perDay !== null) this.#days.set(dayKey, { calls: calls + 1, until: used?.until ?? now + dayMs });
-    if (!this.#silent) this.#watch.slotTaken(nameOf(key), id);
-    return ['taken', perMinute === null ? 0 : sends.size, perMinute === null ? '0' : nextMs()];
+      const until = this.#day(dayKey, now)?.until;
+      if (day !== '' && dayCalls() >= Number(day))
+        return ['day', sends.size, String(Math.max(1, (until ?? now) - now))];
+      if (minute !== '') sends.set(id, countedAt);
+      if (day !== '')
+        this.#days.set(dayKey, { calls: dayCalls() + 1, until: until ?? now + Number(dayS) * 1_000 });
+      if (!this.#silent) this.#watch.slotTaken(nameOf(key), id);
+      return ['taken', minute === '' ? 0 : sends.size, minute === '' ? '0' : nextMs()];
+    };
+    const dayLeft = (): unknown => (day === '' ? '' : Math.max(0, Number(day) - dayCalls()));
+    return calls.flatMap((id, at) => (at % 2 === 0 ? [...take(id, Number(calls[at + 1])), dayLeft()] : []));
   }
 
   #giveSlotBack(key: string, [dayKey = '', id = '', alsoDay]: string[], clock: number): unknown {

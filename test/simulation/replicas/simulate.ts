@@ -310,7 +310,8 @@ class Run {
         if (replica === undefined || !replica.process.alive) return;
         replica.kill();
         this.#ledger.rules.ends(replica.name, now);
-        for (const call of this.#callsOf(replica)) this.#ledger.killed(call);
+        for (const call of this.#ledger.calls.values())
+          if (call.replica === replica) this.#ledger.killed(call);
         if (fault.ms < Infinity) later(fault.ms, () => this.#start(fault.slot));
         return;
       }
@@ -356,10 +357,6 @@ class Run {
       this.#server.isDown = false;
       for (const { connection } of this.#all) connection.mend();
     });
-  }
-
-  #callsOf(replica: Replica): Call[] {
-    return [...this.#ledger.calls.values()].filter((call) => call.replica === replica);
   }
 
   #recheckKeys(): void {

@@ -24,7 +24,8 @@ export class Watch {
   /** Since when a grant is due that was due at this time (the server's), by bucket. */
   readonly #idleSince = new Map<string, { readonly due: number; readonly from: number }>();
   readonly #unknownSince = new Map<string, number>();
-  readonly #leftSince = new Map<string, number>();
+  /** By bucket and call. */
+  readonly #leftSince = new Map<string, ReadonlyMap<string, number>>();
 
   constructor(ledger: ReplicaLedger, server: Server, upstreams: ReadonlyMap<string, Upstream>) {
     this.#ledger = ledger;
@@ -71,22 +72,20 @@ export class Watch {
 
   /** A lease or a ticket whose call is over goes within a tick, or with its lease where commands arrive late, unless its fate is unknown (9). */
   #keepsNothing({ key, bucket }: StoredBucket, now: number): void {
-    const left = new Set<string>();
+    const before = this.#leftSince.get(key);
+    const left = new Map<string, number>();
+    this.#leftSince.set(key, left);
     for (const { id, lease: token } of bucket?.tickets.values() ?? []) {
       const call = this.#ledger.calls.get(id);
       if (call === undefined || call.state !== 'ended' || call.replica === null) continue;
       const lease = bucket?.leases.get(leaseToken(token ?? ''));
       // A process that is stopped says nothing.
       if (lease?.stage === 'abandoned' || now < call.replica.process.pausedUntil) continue;
-      left.add(`${key} ${id}`);
-      const from = this.#leftSince.get(`${key} ${id}`) ?? now;
-      this.#leftSince.set(`${key} ${id}`, from);
-      if (now - from <= 1_000) continue;
-      this.#ledger.broken('9', `${id} is over since ${from.toFixed(0)}, and Redis keeps ${token ?? 'it'}`);
-      this.#leftSince.set(`${key} ${id}`, now + 60_000);
+      const from = before?.get(id) ?? now;
+      left.set(id, now - from > 1_000 ? now + 60_000 : from);
+      if (now - from > 1_000)
+        this.#ledger.broken('9', `${id} is over since ${from.toFixed(0)}, and Redis keeps ${token ?? 'it'}`);
     }
-    for (const each of this.#leftSince.keys())
-      if (each.startsWith(`${key} `) && !left.has(each)) this.#leftSince.delete(each);
   }
 
   #helpers(model: StoredBucket): Replica[] {
