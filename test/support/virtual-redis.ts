@@ -38,7 +38,6 @@ export class VirtualRedis {
     const onDifference = (text: string): never => {
       throw new Error(text);
     };
-    const time = { monotonic: () => this.clock.monotonic(), originMs: 0 };
     const copies = { leaseMs: defaultLeaseMs, onDifference };
     const parts = { monotonic: () => this.clock.monotonic(), originMs: 0, copies };
     this.server = new Server(watch, { publish, subscribers }, parts);
