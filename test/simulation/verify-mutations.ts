@@ -154,9 +154,9 @@ const gate =
 
 /** Who is asked for the changes of a table, one after the other, where their rows name no test. */
 const findersOf: Readonly<Record<string, readonly Finder[]>> = {
-  'one-process': [one(1, 700), unit, several(1, 400), one(701, 2_300)],
+  'one-process': [one(1, 100), unit, one(101, 600), several(1, 400), one(701, 2_300)],
   'one-process-described': [one(describedFrom, 2_000), unit],
-  replicas: [several(1, 1_200), unit, several(1_201, 2_000)],
+  replicas: [several(1, 100), unit, several(101, 3_100)],
   'replicas-described': [several(describedFrom, 1_200), unit],
   levels: [one(levelsFrom, 400), levels, several(levelsFrom, 300)],
   reservations: [several(reservingFrom, 400)],
