@@ -5,6 +5,7 @@ import { Lanes } from '../../src/admission/lanes.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { ceilingKey } from '../../src/ids.ts';
 import { requeue } from '../../src/journey/attempts.ts';
+import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { atOrigins } from '../support/at-origins.ts';
@@ -19,6 +20,16 @@ const oneAMinute = { limit: 1, windowMs: 60_000 };
 atOrigins('the admission queue', (instant) => {
   const world = () =>
     worldOf({ originMs: instant(0), defaults: { maxQueued: 1_000_000, maxWaitMs: 100_000 } });
+
+  test('lets no call leave under a lease that is over', async () => {
+    const { ticketOf, pass } = world();
+    const granted = (await ticketOf('a', plenty)).whenGranted();
+    await pass(1);
+    const lease = await granted;
+    expect(lease.holds()).toBe(true);
+    await pass(defaultLeaseMs);
+    expect(lease.holds()).toBe(false);
+  });
 
   test('no longer counts slots one by one once many are free: all of them are used at once', async () => {
     const { enter, pass, story } = world();
