@@ -41,6 +41,24 @@ atOrigins('the admission queue', (instant) => {
     expect(story).toHaveLength(60);
   });
 
+  test('sends no more calls than the ceiling in any 60 s, however slow the ceiling store is', async () => {
+    // Replies get slower and faster again, so that a delayed call may meet a prompt one.
+    const { enter, pass, sentAt } = worldOf({
+      originMs: instant(0),
+      defaults: { ...plenty, perMinute: 3, maxQueued: 1_000, maxWaitMs: 900_000 },
+      replyMs: (n) => [0, 120, 450, 1_300, 300, 90, 0][n % 7] ?? 0,
+    });
+    for (const [at, id] of names(24).entries()) {
+      enter(id);
+      await pass(at % 4 === 0 ? 700 : 5);
+    }
+    await pass(600_000);
+    const left = [...sentAt.values()].toSorted((a, b) => a - b);
+    expect(left).toHaveLength(24);
+    for (const [at, time] of left.entries())
+      expect(time - (left[at - 3] ?? -Infinity)).toBeGreaterThanOrEqual(60_000);
+  });
+
   test('refuses a waiting call as soon as a more urgent call takes the slot it could have waited for', async () => {
     const { enter, pass, story, refusals } = world();
     const options = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };

@@ -2,6 +2,7 @@
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
 import {
   callOf,
@@ -12,6 +13,7 @@ import {
 } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 export const succeeded = { kind: 'succeeded', spent: null } as const;
 export const dropped = { kind: 'dropped' } as const;
@@ -32,9 +34,11 @@ interface WorldOptions extends Pick<QueueParts, 'onReckoned'> {
   readonly defaults?: CallOptions;
   /** What is entered in the place of each call. */
   readonly watched?: (made: AdmissionRequest) => AdmissionRequest;
+  /** How long the n-th reply of the ceilings takes to arrive; left out, no time. */
+  readonly replyMs?: (n: number) => number;
 }
 
-export function world({ originMs = 0, defaults = {}, watched, ...parts }: WorldOptions = {}) {
+export function world({ originMs = 0, defaults = {}, watched, replyMs, ...parts }: WorldOptions = {}) {
   const clock = new FakeClock();
   const own = shiftedClock(clock, originMs);
   /** The outcome of each call, in the order of the decisions: its name, and behind it the code of its refusal. */
@@ -45,7 +49,21 @@ export function world({ originMs = 0, defaults = {}, watched, ...parts }: WorldO
   const sentAt = new Map<string, number>();
   const gone = new Map<string, AbortController>();
   const onFailure = (failure: unknown): void => void story.push(`bug ${String(failure)}`);
-  const { queue, limiter, ceilings } = embeddedQueue({ clock: own, onFailure, ...parts });
+  const ceilings = new CeilingStore(own);
+  let asked = 0;
+  const slow = withMethods<Ceilings>(ceilings, {
+    async take(...words) {
+      const replies = await ceilings.take(...words);
+      await new Promise<void>((resolve) => void clock.after(replyMs?.(asked++) ?? 0, resolve));
+      return replies;
+    },
+  });
+  const { queue, limiter } = embeddedQueue({
+    clock: own,
+    ceilings: replyMs ? slow : ceilings,
+    onFailure,
+    ...parts,
+  });
   const ticketOf = (id: string, options: CallOptions = {}): Promise<Ticket> => {
     const leaves = new AbortController();
     gone.set(id, leaves);

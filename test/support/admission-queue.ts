@@ -4,7 +4,7 @@ import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
 import { bucketKey, ceilingKey } from '../../src/ids.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { admission, type AdmissionOptions } from './admission.ts';
 
@@ -78,12 +78,18 @@ export type EmbeddedQueue = ReturnType<typeof embeddedQueue>;
 
 export interface QueueParts extends Pick<AdmissionQueueParts, 'onReckoned'> {
   readonly clock: Clock;
+  /** The ceilings in the place of the embedded ones. */
+  readonly ceilings?: Ceilings;
   /** Left out, a failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
 }
 
-export function embeddedQueue({ clock, onFailure = fail, ...listener }: QueueParts) {
-  const ceilings = new CeilingStore(clock);
+export function embeddedQueue({
+  clock,
+  ceilings = new CeilingStore(clock),
+  onFailure = fail,
+  ...listener
+}: QueueParts) {
   const limiter = createEmbeddedLimiter(clock, {
     onGrant: (grant) => queue.listener.onGrant(grant),
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
