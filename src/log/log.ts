@@ -21,16 +21,6 @@ export interface Entry<Event> {
   readonly events: readonly Event[];
 }
 
-/** Where a copy joins its log. */
-export interface Joined {
-  readonly term: number;
-  /**
-   * What the copy had up to this sequence before is in the log; what it had with a later sequence may have been lost. 0 for a copy
-   * that joins for the first time, or whose history has nothing in common with the log.
-   */
-  readonly termBegan: number;
-}
-
 /** The state machine of one replica: what a log is followed by. */
 export interface Follower<Event> {
   /**
@@ -45,10 +35,10 @@ export interface Follower<Event> {
    */
   onRestore(snapshot: string | null): void;
   /**
-   * The copy is up to date with the log. What this replica appended before and has not heard as an entry is not in the log and
+   * The copy is up to date with the log, which is in this term. What this replica appended before and has not heard as an entry is not in the log and
    * never will be: now it appends what the state lacks of its own calls.
    */
-  onJoined(joined: Joined): void;
+  onJoined(term: number): void;
   /** False while nothing here waits for what others append: their entries may be told some milliseconds later, many at once. */
   awaitsOthers(): boolean;
   /** The log cannot be reached; called once. `onJoined` follows when it can be again, with `onRestore` before it where needed. */

@@ -34,7 +34,7 @@ export class MemoryLog<Event> implements Log<Event> {
     this.#follower = follower;
     this.#inOrder([], () => {
       if (this.#parts.after === undefined) follower.onRestore(null);
-      follower.onJoined({ term: this.#last.term, termBegan: this.#last.sequence });
+      follower.onJoined(this.#last.term);
     });
   }
 

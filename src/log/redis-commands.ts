@@ -73,11 +73,7 @@ export type AppendReply =
       readonly life: string;
       /** Entries that the copy lacks, as text. */
       readonly entries: readonly string[];
-      /** Life of the copy from which this life began; empty = from none. */
-      readonly previous: string;
       readonly term: number;
-      /** Sequence of the last entry before the term began. */
-      readonly termBegan: number;
       /** The log's time at which this attempt appended the batch; `null` = it did not, or an earlier one had. */
       readonly appendedAt: number | null;
       /** Where the snapshot is due that the caller is to make: bytes of the log. */
@@ -94,7 +90,7 @@ export async function append(
   const limits = [maxMs, returns ? '1' : '', maxBytes, keptMs === null ? '' : Math.ceil(keptMs)];
   const argv = [...copy, replica, number, events ?? '', channel, ...limits];
   const reply = listOf(await runScript(client, { folder, name: 'append' }, { keys, argv }));
-  const [kind, life, texts, previous, term, termBegan, isAppended, dueBytes] = reply;
+  const [kind, life, texts, term, isAppended, dueBytes] = reply;
   const problem = problems.find((each) => each === kind);
   if (problem !== undefined) return { kind: problem, life: textOf(life) };
   if (kind !== 'whole' && kind !== 'more') malformed();
@@ -103,15 +99,13 @@ export async function append(
     kind,
     life: textOf(life),
     entries,
-    previous: textOf(previous),
     term: amountOf(term),
-    termBegan: amountOf(termBegan),
     appendedAt: isAppended === '1' ? amountOf(entries.at(-1)?.split(' ')[3]) : null,
     dueBytes: dueBytes === '' ? null : amountOf(dueBytes),
   };
 }
 
-const nothing = { life: '', sequence: 0, mark: firstMark, at: '', term: 0 } as const;
+const nothing = { sequence: 0, mark: firstMark, at: '', term: 0 } as const;
 
 /** True when the life began, false when another one had begun before or the log has as many entries. */
 export async function begin(
@@ -130,8 +124,8 @@ export async function begin(
   },
 ): Promise<boolean> {
   const { over, life, end, snapshot, isForced } = beginning;
-  const { sequence, mark, at, term, life: previous } = end ?? nothing;
-  const argv = [over, life, sequence, mark, at, term, previous, snapshot, isForced ? '1' : ''];
+  const { sequence, mark, at, term } = end ?? nothing;
+  const argv = [over, life, sequence, mark, at, term, snapshot, isForced ? '1' : ''];
   const reply = await runScript(client, { folder, name: 'begin' }, { keys, argv });
   return reply === 'begun' || (reply === 'other' ? false : malformed());
 }

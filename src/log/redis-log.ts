@@ -70,10 +70,6 @@ interface Joining {
   readonly kind: 'joining';
   /** The follower was told that the log is away. */
   readonly returns: boolean;
-  /** End of the copy when it began to join. */
-  readonly before: CopyEnd | null;
-  /** The copy was replaced since by the log's. */
-  readonly isReplaced: boolean;
 }
 
 /** `closed`: what is pending is still sent. */
@@ -295,7 +291,7 @@ export class RedisLog<Event> implements Log<Event> {
   #join(returns: boolean): void {
     this.#drop();
     if (this.#state.kind === 'closed') return;
-    this.#state = { kind: 'joining', returns, before: this.#end, isReplaced: false };
+    this.#state = { kind: 'joining', returns };
     this.#wake();
   }
 
@@ -307,7 +303,7 @@ export class RedisLog<Event> implements Log<Event> {
     if (reply === null || this.#state !== state) return;
     switch (this.#apply(reply)) {
       case null:
-        if (reply.kind === 'whole') this.#joined(state, reply);
+        if (reply.kind === 'whole') this.#joined(reply.term);
         return;
       case 'none':
       case 'short':
@@ -320,10 +316,7 @@ export class RedisLog<Event> implements Log<Event> {
     }
   }
 
-  #joined(
-    { before, isReplaced }: Joining,
-    { life, previous, term, termBegan }: Extract<AppendReply, { kind: 'whole' | 'more' }>,
-  ): void {
+  #joined(term: number): void {
     this.#state = { kind: 'joined' };
     this.#leave ??= this.#parts.connection.subscribe(this.#names.channel, {
       onMessage: (text) => this.#hear(text),
@@ -331,10 +324,7 @@ export class RedisLog<Event> implements Log<Event> {
       onReady: () => this.#look(),
       mayWait: () => this.#follower?.awaitsOthers() !== true,
     });
-    const had = before?.sequence ?? 0;
-    const isContinued = before?.life === life || before?.life === previous;
-    const lastKept = isContinued ? Math.min(had, termBegan) : 0;
-    this.#follower?.onJoined({ term, termBegan: isReplaced ? lastKept : had });
+    this.#follower?.onJoined(term);
   }
 
   /** Replaces the copy by the one that the log has, or begins a log where there is none. */
@@ -352,7 +342,6 @@ export class RedisLog<Event> implements Log<Event> {
     this.#time.reset();
     this.#time.noteHeard(found.end.at, this.#parts.clock.monotonic());
     this.#end = found.end;
-    this.#state = { ...state, isReplaced: true };
   }
 
   /** A replica without a copy finds no log. Who hears it has a copy, and gets a moment to begin from it. */

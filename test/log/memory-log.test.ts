@@ -15,7 +15,7 @@ function followed(
   const entries: Entry<string>[] = [];
   log.follow({
     onRestore: (restored) => void told.push(`restore ${restored}`),
-    onJoined: ({ term, termBegan }) => void told.push(`joined ${term} ${termBegan}`),
+    onJoined: (term) => void told.push(`joined ${term}`),
     onAway: () => void told.push('away'),
     onEntry: (entry) => {
       entries.push(entry);
@@ -32,7 +32,7 @@ function followed(
 test('an entry is told before append returns', () => {
   const { log, told } = followed();
   log.append('a');
-  expect(told).toEqual(['restore null', 'joined 1 0', 'begin a', 'end a']);
+  expect(told).toEqual(['restore null', 'joined 1', 'begin a', 'end a']);
 });
 
 test('what is appended while an entry is told comes after it, in order', () => {
@@ -62,7 +62,7 @@ test('a log that goes on after an entry keeps its numbers and its time, and rest
   const after = { sequence: 7, term: 3, at: 9e15 };
   const { log, told, entries } = followed({ after });
   log.append('a');
-  expect(told.slice(0, 1)).toEqual(['joined 3 7']);
+  expect(told.slice(0, 1)).toEqual(['joined 3']);
   expect(entries[0]).toMatchObject({ sequence: 8, term: 3 });
   expect(entries[0]?.at).toBeGreaterThanOrEqual(after.at);
 });

@@ -158,10 +158,10 @@ test('a log that alone failed is joined again, although Redis never went away: i
   expect(a.health.isUp).toBe(true);
   await until(() => a.events.at(-1) === 'joined');
   expect(a.events).toEqual(['restored', 'joined', 'away', 'joined']);
-  expect(a.joins.at(-1)?.term).toBe((a.joins[0]?.term ?? 0) + 1);
+  expect(a.joins.at(-1)).toBe((a.joins[0] ?? 0) + 1);
 });
 
-test('a copy that is replaced by that of another replica learns up to where the log has what it had, and takes its time', async () => {
+test('a copy that is replaced by that of another replica takes its time', async () => {
   const { a, replicas, control } = await alone();
   a.say('kept');
   await until(() => a.hasOwn);
@@ -184,6 +184,6 @@ test('a copy that is replaced by that of another replica learns up to where the 
   }
   a.say('after');
   await agree(replicas);
-  expect(a.joins.at(-1)).toEqual({ term: 2, termBegan: sequence });
+  expect(a.joins.at(-1)).toBe(2);
   expect(a.log.now()).toBeLessThan(at + 3_000_000);
 });

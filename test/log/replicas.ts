@@ -5,7 +5,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { replicaId } from '../../src/ids.ts';
 import type { StampedEntry } from '../../src/log/entry.ts';
-import type { Follower, Joined, Urgency } from '../../src/log/log.ts';
+import type { Follower, Urgency } from '../../src/log/log.ts';
 import { RedisLog } from '../../src/log/redis-log.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
 import { closers } from '../support/own-redis.ts';
@@ -31,7 +31,8 @@ export class Replica implements Follower<Said> {
   readonly connection: Connected['connection'];
   /** What happened to the copy, in order. */
   readonly events: string[] = [];
-  readonly joins: Joined[] = [];
+  /** Terms in which it joined. */
+  readonly joins: number[] = [];
   readonly bugs: string[] = [];
   readonly faults: string[] = [];
   said: Said[] = [];
@@ -94,10 +95,10 @@ export class Replica implements Follower<Said> {
     ) as [string, number, number, number, string, Said[]];
   }
 
-  onJoined(joined: Joined): void {
+  onJoined(term: number): void {
     this.isJoined = true;
     this.events.push('joined');
-    this.joins.push(joined);
+    this.joins.push(term);
     const said = new Set(this.said);
     for (const word of this.own) if (!said.has(word)) this.log.append(word);
   }

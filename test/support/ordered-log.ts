@@ -38,7 +38,7 @@ export class OrderedLog<Event> {
   keepOnly(kept: number): void {
     this.entries.splice(kept);
     this.#term += 1;
-    for (const end of this.#ends) end.rejoin(kept);
+    for (const end of this.#ends) end.rejoin();
   }
 }
 
@@ -61,7 +61,7 @@ export class LogEnd<Event> implements Log<Event> {
 
   follow(follower: Follower<Event>): void {
     this.#follower = follower;
-    this.rejoin(0);
+    this.rejoin();
   }
 
   append(event: Event, urgency: Urgency = 'now'): void {
@@ -90,9 +90,8 @@ export class LogEnd<Event> implements Log<Event> {
   /** The log can be reached again; what has been appended meanwhile is read. */
   comeBack(): void {
     this.#place = 'joined';
-    const kept = this.#read;
     this.read();
-    this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
+    this.#follower?.onJoined(this.#log.term);
   }
 
   /** Nothing is heard nor said from now on, and the replica does not know. */
@@ -106,10 +105,10 @@ export class LogEnd<Event> implements Log<Event> {
     this.#send();
   }
 
-  rejoin(kept: number): void {
+  rejoin(): void {
     if (this.#place !== 'joined') return;
     this.#readAgain();
-    this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
+    this.#follower?.onJoined(this.#log.term);
   }
 
   /** The log goes away when it has been read again and is not joined yet. */

@@ -6,7 +6,7 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { ReplicaId } from '../../ids.ts';
-import type { Entry, Follower, Joined, Log, Urgency } from '../../log/log.ts';
+import type { Entry, Follower, Log, Urgency } from '../../log/log.ts';
 import type { EventReply } from '../policy/bucket-state.policy.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
 import { createState, fold, memoryMsOf } from './fold.ts';
@@ -116,10 +116,10 @@ export class Copy implements Follower<LogEvent> {
     this.#state = saved === null ? createState(this.#parts.leaseMs) : restore(saved);
   }
 
-  onJoined(joined: Joined): void {
+  onJoined(term: number): void {
     this.#leave();
     this.#isJoined = true;
-    this.#user.onJoined(joined);
+    this.#user.onJoined(term);
   }
 
   onAway(): void {

@@ -14,7 +14,7 @@
 import type { CancelTimer } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
 import type { BucketKey, LaneKey, LeaseToken, TicketId } from '../../ids.ts';
-import type { Entry, Joined, Log, Urgency } from '../../log/log.ts';
+import type { Entry, Log, Urgency } from '../../log/log.ts';
 import { retryUnavailableMs, type WhenDown } from '../when-down.policy.ts';
 import {
   queuedWithoutForecast,
@@ -127,7 +127,7 @@ export class Shard {
     this.#usedAt = parts.clock.monotonic();
     this.#shared = new Copy(parts, parts.log, {
       ...this.#user,
-      onJoined: (joined) => this.#onJoined(joined),
+      onJoined: (term) => this.#onJoined(term),
       onAway: () => this.#onAway(),
     });
   }
@@ -507,7 +507,7 @@ export class Shard {
     this.#reconcile(alone.copy.state.term?.number ?? 1, []);
   }
 
-  #onJoined({ term }: Joined): void {
+  #onJoined(term: number): void {
     const used = [...this.#unreported, ...(this.#alone?.used() ?? [])];
     void this.#alone?.copy.close();
     this.#alone = null;

@@ -10,23 +10,23 @@ ARGV  1 life, 2 sequence, 3 mark of the caller's copy  4 replica  5 batch  6 eve
       8 ms by which the time may go on at most  9 '1' = the caller may have acted alone until now  10 bytes of a log that is due for a snapshot
       11 ms that the keys live if nothing is appended any more ('' = an hour)
 Reply { 'none' | 'short' | 'far' | 'fork' | 'damaged', life }
-      { 'more' | 'whole', life, entries, previous life, term, sequence before the term, '1' = this attempt has appended the last of the
-        entries, bytes of the log if the caller is to make a snapshot ('' = it is not) }
+      { 'more' | 'whole', life, entries, term, '1' = this attempt has appended the last of the entries, bytes of the log if the caller is
+        to make a snapshot ('' = it is not) }
 ]]
 local hourMs, renewMs, settlingMs, savingMs, givesWayMs, maxEntries = 3600000, 60000, 1300, 30000, 10000, 100
 -- Another application's key is damage; memory, a replica or a disk that takes no writes is none.
 local function failed(reply, life) return string.find(reply.err, 'WRONGTYPE', 1, true) and { 'damaged', life } or reply end
 local known, batch = tonumber(ARGV[2]), tonumber(ARGV[5])
-local head = redis.pcall('HMGET', KEYS[1], 'life', 'mark', 'baseMark', 'server', 'previous', 'sequence', 'term', 'at', 'clock', 'base',
-  'bytes', 'termAt', 'termBegan', 'born', 'began', 'renewed', 'savedBytes', 'saving')
+local head = redis.pcall('HMGET', KEYS[1], 'life', 'mark', 'baseMark', 'server', 'sequence', 'term', 'at', 'clock', 'base',
+  'bytes', 'termAt', 'born', 'began', 'renewed', 'savedBytes', 'saving')
 if head.err then return failed(head, '') end
-local life, mark, baseMark, server, previous = unpack(head, 1, 5)
+local life, mark, baseMark, server = unpack(head, 1, 4)
 if not life then return { 'none', '' } end
-for place = 6, 18 do
+for place = 5, 16 do
   head[place] = tonumber(head[place])
   if not head[place] then return { 'damaged', life } end
 end
-local sequence, term, at, before, base, bytes, termAt, termBegan, born, began, renewed, savedBytes, saving = unpack(head, 6, 18)
+local sequence, term, at, before, base, bytes, termAt, born, began, renewed, savedBytes, saving = unpack(head, 5, 16)
 local now = serverMs()
 if known > sequence then
   -- A life that began with nothing gives way to a copy while those who have one may not have noticed it.
@@ -41,7 +41,7 @@ local last = baseMark
 if known > base then last = string.match(table.remove(missed, 1) or '', '^%d+ (%x+) ') end
 if #missed < math.min(sequence - known, maxEntries) then return { 'damaged', life } end
 if last ~= ARGV[3] then return { 'fork', life } end
-local function reply(state, appended, due) return { state, life, missed, previous, term, termBegan, appended, due } end
+local function reply(state, appended, due) return { state, life, missed, term, appended, due } end
 if known + #missed < sequence then return reply('more', '', '') end
 if ARGV[6] == '' then return reply('whole', '', '') end
 for _, entry in ipairs(missed) do
@@ -53,8 +53,8 @@ at = at + math.max(0, math.min(now - before, tonumber(ARGV[8])))
 local fields = {}
 local runId = serverId() or server
 if runId ~= server or (ARGV[9] == '1' and at - termAt > settlingMs) then
-  term, termBegan = term + 1, sequence
-  fields = { 'server', runId, 'term', term, 'termAt', text(at), 'termBegan', sequence }
+  term = term + 1
+  fields = { 'server', runId, 'term', term, 'termAt', text(at) }
 end
 local stamp = text(at) .. ' ' .. ARGV[4] .. ' ' .. ARGV[5]
 mark = string.sub(redis.sha1hex(mark .. stamp), 1, 10)

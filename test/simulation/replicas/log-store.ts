@@ -26,14 +26,12 @@ interface Place {
 
 interface Head {
   readonly life: string;
-  readonly previous: string;
   readonly born: number;
   readonly began: number;
   sequence: number;
   mark: string;
   term: number;
   termAt: number;
-  termBegan: number;
   at: number;
   clock: number;
   server: string;
@@ -86,14 +84,14 @@ export class LogStore {
       const givesWay = head.began === 0 && clock - head.born < givesWayMs;
       return [head.life === life || givesWay ? 'short' : 'fork', head.life];
     }
-    const { base, previous } = head;
+    const { base } = head;
     if (known < base.sequence) return ['far', head.life];
     const last = known === base.sequence ? base.mark : head.entries[known - base.sequence - 1]?.mark;
     if (last !== mark) return ['fork', head.life];
     const missed = head.entries.slice(known - base.sequence, known - base.sequence + maxEntries);
     const texts = missed.map(({ text }) => text);
     const reply = (kind: string, appended = '', due = ''): unknown[] => {
-      return [kind, head.life, texts, previous, head.term, head.termBegan, appended, due];
+      return [kind, head.life, texts, head.term, appended, due];
     };
     if (known + missed.length < head.sequence) return reply('more');
     const isThere = texts.some((text) => {
@@ -104,7 +102,7 @@ export class LogStore {
     head.at += Math.max(0, Math.min(clock - head.clock, Number(maxMs)));
     head.clock = clock;
     if (server !== head.server || (returns === '1' && head.at - head.termAt > settlingMs))
-      Object.assign(head, { server, term: head.term + 1, termAt: head.at, termBegan: head.sequence });
+      Object.assign(head, { server, term: head.term + 1, termAt: head.at });
     const stamp = `${head.at} ${replica} ${batch}`;
     head.sequence += 1;
     head.mark = markOf(head.mark, stamp);
@@ -118,7 +116,7 @@ export class LogStore {
   }
 
   #begin([key = '', , ...argv]: readonly string[], { clock, server }: Ran): string {
-    const [over, life = '', sequence, mark = '', at, term, previous = '', copy = '', forced] = argv;
+    const [over, life = '', sequence, mark = '', at, term, copy = '', forced] = argv;
     const head = this.#heads.get(key);
     const began = Number(sequence);
     if (head?.life === life) return 'begun';
@@ -130,12 +128,10 @@ export class LogStore {
     this.#heads.set(key, {
       ...place,
       life,
-      previous,
       began,
       born: clock,
       term: next,
       termAt: from,
-      termBegan: began,
       at: from,
       clock,
       server,
