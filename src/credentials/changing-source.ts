@@ -60,11 +60,10 @@ export class ChangingSource {
   readonly #parts: SourceParts;
   readonly #closing = new AbortController();
   /**
-   * How long after a renewal that a refusal of the upstream asked for the next refusal may: at once while renewing helps, else ever more
-   * rarely. An upstream also refuses calls that the client has no right to, and no new token changes that.
+   * When a refusal of the upstream last asked for a renewal, monotonic milliseconds, and how long none may again: ever longer while they follow
+   * each other. An upstream also refuses calls that the client has no right to, and no new token changes that.
    */
-  #refusalGapMs = refusalGapMs.min;
-  #nextRefusalAt = 0;
+  #lastRefusal = { at: -Infinity, gapMs: refusalGapMs.min };
   #inUse: InUse | null = null;
   #isFetching = false;
   /** Calls have asked for the value since it was fetched. */
@@ -99,19 +98,13 @@ export class ChangingSource {
   refused(version: number): boolean {
     if (version !== this.#inUse?.version || this.#isRefused) return true;
     const now = this.#parts.clock.monotonic();
-    if (now < this.#nextRefusalAt) return false;
-    this.#nextRefusalAt = now + this.#refusalGapMs;
-    this.#refusalGapMs = Math.min(this.#refusalGapMs * 2, refusalGapMs.max);
+    const { at, gapMs } = this.#lastRefusal;
+    if (now < at + gapMs) return false;
+    const isLong = now > at + 2 * gapMs;
+    this.#lastRefusal = { at: now, gapMs: isLong ? refusalGapMs.min : Math.min(gapMs * 2, refusalGapMs.max) };
     this.#isRefused = true;
     this.retry();
     return true;
-  }
-
-  /** A call that had been refused was accepted with this version: renewing it had helped. */
-  accepted(version: number): void {
-    if (version !== this.#inUse?.version) return;
-    this.#refusalGapMs = refusalGapMs.min;
-    this.#nextRefusalAt = 0;
   }
 
   /** Time until the value ends, milliseconds, negative when it has; `null` = not known, or nobody uses it. */
@@ -137,9 +130,9 @@ export class ChangingSource {
     this.#begin();
   }
 
-  /** True while the last fetch had failed. */
-  get isFailing(): boolean {
-    return this.#failure !== null;
+  /** Why the last fetch failed; `null` = it did not. */
+  get fault(): CredentialFault | null {
+    return this.#failure?.fault ?? null;
   }
 
   close(): void {

@@ -92,11 +92,6 @@ export class Credentials {
     return source.kind !== 'value' && this.#sourceOf(source, upstream).refused(version);
   }
 
-  /** See {@link ChangingSource.accepted}. */
-  accepted({ credential: { source }, upstream }: CredentialUse, version: number): void {
-    if (source.kind !== 'value') this.#sourceOf(source, upstream).accepted(version);
-  }
-
   /** Credentials in use whose end is known. */
   observed(): readonly ObservedCredential[] {
     return [...this.#kept.values()].flatMap(({ source, upstreams }) => {
@@ -131,16 +126,12 @@ export class Credentials {
   readonly #fetch: FetchToken = (input) => {
     const { refreshTokenFile } = input.client;
     const { clock, send } = this.#parts;
-    return refreshTokenFile === null
-      ? clientCredentials(clock, send)(input)
-      : this.#grantIn(refreshTokenFile).fetch(input);
+    if (refreshTokenFile === null) return clientCredentials(clock, send)(input);
+    const grant =
+      this.#grants.get(refreshTokenFile) ?? new RefreshGrant({ ...this.#parts, path: refreshTokenFile });
+    this.#grants.set(refreshTokenFile, grant);
+    return grant.fetch(input);
   };
-
-  #grantIn(path: string): RefreshGrant {
-    const grant = this.#grants.get(path) ?? new RefreshGrant({ ...this.#parts, path });
-    this.#grants.set(path, grant);
-    return grant;
-  }
 
   #sourceOf(source: Changing, upstream: UpstreamSettings): ChangingSource {
     const key = this.#keys.get(source) ?? sourceKey(source, upstream);
@@ -185,12 +176,11 @@ export class Credentials {
       onRenewal,
       onBug: (bug) => telemetry.log.bug('a credential could not be fetched', bug),
     });
-    // A refresh token that somebody writes into its file is used at once where the one before had failed.
-    const onGrantCheck = async (path: string): Promise<void> => {
-      if ((await this.#grantIn(path).hasChanged()) && made.isFailing) made.retry();
-    };
     const path = source.kind === 'file' ? source.path : source.client.refreshTokenFile;
-    const onCheck = (): void => (client === null ? made.retry() : void onGrantCheck(path ?? ''));
+    // A file that says what it said before changes nothing, and a refresh token that has ended is asked for again only when it is another one.
+    const onCheck = (): void => {
+      if (client === null || made.fault === 'grant_ended') made.retry();
+    };
     const watch = path === null ? null : watchFile({ path, clock, onCheck });
     return {
       source: made,

@@ -1,10 +1,9 @@
 /**
- * Files of credentials. The file of a fixed value is only read; that of a refresh token is also replaced, as a whole and by one process at
- * a time.
+ * Files of credentials. The file of a fixed value is only read; that of a refresh token is also replaced, as a whole.
  * Keeps: at every instant the path names a complete file, the one before or the next; a change that somebody else made since
- * it was read is not overwritten. A text handed to `replaceTokenFile` is on the disk when that has resolved with `replaced`.
+ * it was read is not overwritten. A text handed to `replaceTokenFile` is on the disk when that has resolved with true.
  */
-import { access, constants, open, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { access, constants, open, readFile, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/values.ts';
@@ -56,13 +55,13 @@ export async function readTokenFile(path: string): Promise<ReadFile | NoToken> {
 }
 
 /**
- * Replaces the text of the file by writing a new file beside it and renaming that one over it. `changed`: the file was changed by
- * somebody else since it was read, and stays as it is. Never rejects. Callers hold the lock of the file.
+ * Replaces the text of the file by writing a new file beside it and renaming that one over it. False: it could not be, or
+ * somebody else has changed the file since it was read; it stays as it is. Never rejects.
  */
 export async function replaceTokenFile(
   { realPath, text: before, owner: { mode, uid, gid } }: ReadFile,
   text: string,
-): Promise<'replaced' | 'changed' | 'failed'> {
+): Promise<boolean> {
   const next = `${realPath}.new`;
   try {
     // A process that was killed may have left its new file behind.
@@ -78,16 +77,15 @@ export async function replaceTokenFile(
     } finally {
       await file.close();
     }
-    const now = await readFile(realPath, 'utf8').catch(() => before);
-    if (now !== before) return 'changed';
+    if ((await readFile(realPath, 'utf8')) !== before) return false;
     await rename(next, realPath);
     // Writes the rename to the disk. Some file systems cannot do that; only a loss of power now could undo it.
     const folder = await open(dirname(realPath)).catch(() => null);
     await folder?.sync().catch(() => {});
     await folder?.close();
-    return 'replaced';
+    return true;
   } catch {
-    return 'failed';
+    return false;
   } finally {
     await rm(next, { force: true }).catch(() => {});
   }
@@ -150,54 +148,4 @@ export function usableAccess(
   const ageMs = lifeMs === null || endsAt === null ? 0 : Math.max(0, clock.now() - (endsAt - lifeMs));
   if (lifeMs !== null && ageMs >= sendableForMs(lifeMs)) return null;
   return { kind: 'token', token, lifeMs, issuedAt: clock.monotonic() - ageMs, isShared: true };
-}
-
-/**
- * A lock older than this may be removed by another process: longer than a request to a token endpoint may take (10 s).
- * Milliseconds.
- */
-export const lockMs = 12_000;
-
-/**
- * A lock for processes that see the same folder: a lock file, held by the process that created it, for less than {@link lockMs}. The age
- * of a lock is measured by the clock of the file system, because the clocks of two machines may differ.
- */
-export class FileLock {
-  readonly #path: string;
-  readonly #id: string;
-
-  /** @param id identifies this attempt to take the lock, of letters and digits; never used twice */
-  constructor(path: string, id: string) {
-    this.#path = path;
-    this.#id = id;
-  }
-
-  /** `held`: another process holds the lock; one that is too old is gone at the next attempt · `failed`: it cannot be written. Never rejects. */
-  async take(): Promise<'taken' | 'held' | 'failed'> {
-    const aside = `${this.#path}.${this.#id}`;
-    try {
-      await writeFile(this.#path, this.#id, { flag: 'wx', mode: 0o600 });
-      return 'taken';
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') return 'failed';
-    }
-    try {
-      const { mtimeMs: heldSince } = await stat(this.#path);
-      await writeFile(aside, '', { flag: 'wx', mode: 0o600 });
-      if ((await stat(aside)).mtimeMs - heldSince >= lockMs) await rename(this.#path, aside);
-    } catch {
-      // The lock file is gone, or its age cannot be read: the next attempt decides.
-    }
-    await rm(aside, { force: true }).catch(() => {});
-    return 'held';
-  }
-
-  /** False when this process has held the lock for too long and another process has taken it. Never rejects. */
-  async isOurs(): Promise<boolean> {
-    return (await readFile(this.#path, 'utf8').catch(() => null)) === this.#id;
-  }
-
-  async release(): Promise<void> {
-    if (await this.isOurs()) await rm(this.#path, { force: true }).catch(() => {});
-  }
 }

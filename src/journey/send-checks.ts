@@ -35,7 +35,6 @@ export class SendChecks {
   #probed = notProbing;
   /** The injected credential that the last sending carried. */
   #sent: (CredentialUse & { readonly version: number }) | null = null;
-  #wasRefused = false;
   /** Why there is no credential; `undefined` = there is one. */
   #missing: CredentialFault | null | undefined = undefined;
 
@@ -95,14 +94,8 @@ export class SendChecks {
   learn(result: AttemptResult): boolean | Promise<boolean> {
     this.#observe(result);
     if (result.kind === 'failed' || this.#sent === null) return false;
-    const { credentials } = this.#parts;
-    const { version } = this.#sent;
-    if (result.feedback.refusesCredential === true) {
-      this.#wasRefused = true;
-      return credentials.refused(this.#sent, version);
-    }
-    if (this.#wasRefused) credentials.accepted(this.#sent, version);
-    return false;
+    const isRefused = result.feedback.refusesCredential === true;
+    return isRefused && this.#parts.credentials.refused(this.#sent, this.#sent.version);
   }
 
   /** The true reason of a call's failure: its wait may have run out while it had no credential. */

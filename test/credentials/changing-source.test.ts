@@ -155,12 +155,15 @@ describe('a refusal of a token by the upstream', () => {
     expect(gaps).toEqual([1, 2, 4, 8, 16, 32, 64, 128, 256]);
   });
 
-  test('may renew again at once when a renewal helped', async () => {
-    const { source, issue } = await withToken();
+  test('may renew again soon when none was asked for in a while', async () => {
+    const { clock, source, issue } = await withToken();
     source.refused(1);
     await issue('two');
-    source.accepted(2);
+    clock.advance(5_000);
     expect(source.refused(2)).toBe(true);
+    await issue('three');
+    clock.advance(1_000);
+    expect(source.refused(3)).toBe(true);
   });
 });
 

@@ -30,7 +30,6 @@ test('a credential that is asked for after the end of the gateway leaves no time
   expect(clock.waiting).toBeGreaterThan(0);
   await credentials.close();
   credentials.now(use);
-  credentials.accepted(use, 1);
   expect(clock.waiting).toBe(0);
   rmSync(folder, { recursive: true });
 });

@@ -1,5 +1,4 @@
 /** Refresh tokens in files: what may stand there, and what becomes of a file on a real file system. */
-import { execFileSync } from 'node:child_process';
 import {
   chmodSync,
   lstatSync,
@@ -15,10 +14,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import {
-  FileLock,
   canReplace,
   grantText,
-  lockMs,
   parseGrant,
   readTokenFile,
   replaceTokenFile,
@@ -91,7 +88,7 @@ describe('a refresh token’s file', () => {
   test('is replaced in one step, so that no reader sees half of it, also when a process was killed while it replaced it', async () => {
     writeFileSync(`${path}.new`, 'ha');
     const before = statSync(path).ino;
-    expect(await replaceTokenFile(await seen(), 'two\n')).toBe('replaced');
+    expect(await replaceTokenFile(await seen(), 'two\n')).toBe(true);
     expect(statSync(path).ino).not.toBe(before);
     expect([text(), files()]).toEqual(['two\n', ['token']]);
   });
@@ -113,14 +110,14 @@ describe('a refresh token’s file', () => {
   test('behind a symbolic link is replaced where it is, and the link stays', async () => {
     path = join(folder, 'link');
     symlinkSync('token', path);
-    expect(await replaceTokenFile(await seen(), 'two\n')).toBe('replaced');
+    expect(await replaceTokenFile(await seen(), 'two\n')).toBe(true);
     expect([lstatSync(path).isSymbolicLink(), text()]).toEqual([true, 'two\n']);
   });
 
   test('that somebody else has written meanwhile stays as it is', async () => {
     const reading = await seen();
     writeFileSync(path, 'by hand\n');
-    expect(await replaceTokenFile(reading, 'two\n')).toBe('changed');
+    expect(await replaceTokenFile(reading, 'two\n')).toBe(false);
     expect([text(), files()]).toEqual(['by hand\n', ['token']]);
   });
 
@@ -129,7 +126,7 @@ describe('a refresh token’s file', () => {
     // A text of one line that everybody may read.
     path = '/proc/sys/kernel/ostype';
     for (const reads of [{ ...reading, realPath: join(folder, 'no', 'token') }, await seen()]) {
-      expect(await replaceTokenFile(reads, 'two\n')).toBe('failed');
+      expect(await replaceTokenFile(reads, 'two\n')).toBe(false);
       expect(await canReplace(reads)).toBe(false);
     }
     expect(await canReplace(reading)).toBe(true);
@@ -142,38 +139,4 @@ describe('a refresh token’s file', () => {
     for (const missing of [join(folder, 'none'), folder])
       expect(await readTokenFile(missing)).toMatchObject({ kind: 'failed', fault: 'missing' });
   });
-});
-
-describe('the lock of a file', () => {
-  const lock = (id: string): FileLock => new FileLock(`${path}.lock`, id);
-  const takenOf = (locks: readonly FileLock[]) => Promise.all(locks.map((each) => each.take()));
-  const many = Array.from({ length: 20 }, (_, n) => `id${n}`);
-
-  test('is held by one of many that ask at once, and free again when that one ends', async () => {
-    const locks = many.map(lock);
-    const taken = await takenOf(locks);
-    expect(taken.toSorted()).toEqual([...many.slice(1).map(() => 'held'), 'taken']);
-    const holder = locks[taken.indexOf('taken')];
-    expect(await holder?.isOurs()).toBe(true);
-    await holder?.release();
-    expect(await lock('next').take()).toBe('taken');
-  });
-
-  test('of a process that was killed is taken over by one of many when it is old', async () => {
-    await lock('dead').take();
-    expect(await lock('early').take()).toBe('held');
-    // `touch` sets the time of the folder's own clock.
-    execFileSync('touch', ['-d', `${lockMs / 1_000 + 1} seconds ago`, `${path}.lock`]);
-    const locks = many.map(lock);
-    let taken: string[] = [];
-    for (let n = 0; n < 100 && !taken.includes('taken'); n += 1) taken = await takenOf(locks);
-    expect(taken.filter((each) => each === 'taken')).toHaveLength(1);
-    expect(await lock('dead').isOurs()).toBe(false);
-    await lock('dead').release();
-    expect(await lock('late').take()).toBe('held');
-    expect(files()).toEqual(['token', 'token.lock']);
-  });
-
-  test('cannot be taken where nothing can be written', async () =>
-    expect(await new FileLock(join(folder, 'no', 'lock'), 'id').take()).toBe('failed'));
 });
