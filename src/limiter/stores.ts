@@ -9,7 +9,7 @@ import { RedisLog } from '../log/redis-log.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { RedisHealth } from '../redis/health.ts';
 import { malformed, wordOf } from '../redis/malformed-reply.ts';
-import { type RedisTrouble, RedisUnusable, faultIn } from '../redis/trouble.policy.ts';
+import { type RedisTrouble, RedisUnusable, requireUsable } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import { createMapsIn } from '../replicated/redis-map.ts';
 import { type CreateMap, MemoryMap } from '../replicated/shared-map.ts';
@@ -114,7 +114,7 @@ class SharedStores implements Stores {
     this.#parts = parts;
     this.#settings = settings;
     this.#startedAt = clock.monotonic();
-    this.#troubles = new RedisTroubles(log, { tls: settings.tls !== null });
+    this.#troubles = new RedisTroubles(log);
     const connection = connect(settings, { clock, random }, (failure) => {
       telemetry.count('sluice_redis_errors_total', { kind: 'connection' });
       this.#troubles.note(failure);
@@ -237,8 +237,7 @@ class SharedStores implements Stores {
   /** Rejects while Redis, or a node of its Cluster, cannot be used. */
   async #check(): Promise<void> {
     try {
-      const fault = faultIn(await this.#connection.info());
-      if (fault !== null) throw new RedisUnusable(fault);
+      requireUsable(await this.#connection.info());
       // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
       await this.#connection.reachAll();
       await this.#replica.beat(this.#connection.client);

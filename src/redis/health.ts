@@ -6,7 +6,7 @@
  * of the first failure, the way back, counting. Does not own: what the replica does meanwhile (`failover`).
  * Invariant: a failure never counts as a permission. An error reply that this file does not know (a key of another type, a
  * script that fails) and a reply that cannot be read are logged as a bug and count as no reply at once, because sending
- * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).
+ * again is no help.
  */
 import type { Clock } from '../clock.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
@@ -34,8 +34,8 @@ const patienceMs = 500;
 const pauseMs = 40;
 const probeMs = 150;
 /** How long Redis is left alone after a permanent error, which a probe does not see. */
-const cooldownMs = { min: 1_000, max: 30_000 };
-/** Each wrong reply may be one call of a client: the log names one of a kind of command in so many milliseconds. */
+const cooldownMs = 30_000;
+/** Each wrong reply may be one call of a client: the log names one in so many milliseconds. */
 const wrongReplyEveryMs = 30_000;
 
 export interface AvailabilityWatcher {
@@ -66,16 +66,14 @@ export interface HealthParts {
 export class RedisHealth {
   readonly #parts: HealthParts;
   readonly #watchers = new Set<AvailabilityWatcher>();
-  /** When a wrong reply to each kind of command was last logged, monotonic milliseconds. */
-  readonly #wrongAt = new Map<RedisCommand, number>();
+  /** When a wrong reply was last logged, monotonic milliseconds. */
+  #wrongAt = -Infinity;
   /** `resuming`: commands get through again, and the watchers have not heard of it yet. */
   #state: 'up' | 'down' | 'resuming' | 'closed' = 'up';
   #failingSince: number | null = null;
   /** How much of that time this process itself was stalled. Milliseconds. */
   #stalledMs = 0;
   #cancelProbe = (): void => {};
-  #cooldownMs = cooldownMs.min;
-  #backAt: number | null = null;
 
   constructor(parts: HealthParts) {
     this.#parts = parts;
@@ -147,7 +145,7 @@ export class RedisHealth {
       this.#parts.troubles.note(failure);
       if (isPermanent(failure)) {
         this.#reportWrong(command, failure);
-        if (tripsOnPermanentError) this.#trip();
+        if (tripsOnPermanentError) this.#goDown(cooldownMs);
         return unavailable;
       }
       this.#failingSince ??= sentAt;
@@ -158,8 +156,8 @@ export class RedisHealth {
 
   #reportWrong(command: RedisCommand, failure: unknown): void {
     const now = this.#parts.clock.monotonic();
-    if (now - (this.#wrongAt.get(command) ?? -Infinity) < wrongReplyEveryMs) return;
-    this.#wrongAt.set(command, now);
+    if (now - this.#wrongAt < wrongReplyEveryMs) return;
+    this.#wrongAt = now;
     this.#parts.telemetry.log.bug('Redis answered a command wrongly', failure, { command });
   }
 
@@ -167,14 +165,6 @@ export class RedisHealth {
     this.#failingSince = null;
     this.#stalledMs = 0;
     this.#parts.troubles.answered();
-  }
-
-  #trip(): void {
-    if (!this.#takesCommands) return;
-    const upMs = this.#backAt === null ? null : this.#parts.clock.monotonic() - this.#backAt;
-    const isFirst = upMs === null || upMs > cooldownMs.max;
-    this.#cooldownMs = isFirst ? cooldownMs.min : Math.min(cooldownMs.max, this.#cooldownMs * 2);
-    this.#goDown(this.#cooldownMs);
   }
 
   #goDown(probeInMs: number): void {
@@ -206,7 +196,6 @@ export class RedisHealth {
   async #goUp(): Promise<void> {
     if (this.#state === 'closed') return;
     this.#state = 'resuming';
-    this.#backAt = this.#parts.clock.monotonic();
     this.#noteSuccess();
     this.#parts.troubles.back();
     await this.#parts.beforeResume?.();

@@ -108,14 +108,14 @@ export class Subscriber {
         for (const channel of this.#listeners.keys()) this.#subscribe(socket, channel);
         this.#pingLater(socket);
       },
-      (failure: unknown) => this.#giveUp(socket, failure),
+      (failure: unknown) => this.#lost(socket, failure),
     );
   }
 
   #subscribe(socket: Redis, channel: string): void {
     socket.subscribe(channel).then(
       () => this.#listeners.get(channel)?.onReady(),
-      (failure: unknown) => this.#giveUp(socket, failure),
+      (failure: unknown) => this.#lost(socket, failure),
     );
   }
 
@@ -123,17 +123,9 @@ export class Subscriber {
     this.#cancelPing = this.#parts.clock.after(pingMs, () => {
       socket.ping().then(
         () => this.#pingLater(socket),
-        (failure: unknown) => this.#giveUp(socket, failure),
+        (failure: unknown) => this.#lost(socket, failure),
       );
     });
-  }
-
-  #giveUp(socket: Redis, failure: unknown): void {
-    if (this.#socket !== socket || this.#state === 'closed') return;
-    this.#parts.onError(failure);
-    // Now: each of its channels may fail.
-    this.#lost(socket);
-    socket.disconnect();
   }
 
   /** Not before all that has come is read: of a stream that is paused at each message one piece would be read each time. */
@@ -156,12 +148,15 @@ export class Subscriber {
     this.#socket?.stream.resume();
   }
 
-  #lost(socket: Redis): void {
+  /** The connection has ended, or something on it failed, after which it is of no use: now, since each of its channels may fail. */
+  #lost(socket: Redis, failure?: unknown): void {
     if (this.#socket !== socket || this.#state === 'closed') return;
+    const { clock, random, onError } = this.#parts;
+    if (failure !== undefined) onError(failure);
     for (const cancel of [this.#cancelRetry, this.#cancelPing]) cancel();
     this.#readOn();
     this.#socket = null;
-    const { clock, random } = this.#parts;
+    socket.disconnect();
     this.#cancelRetry = clock.after(retryMs(retriesOfLost, random), () => this.#begin());
   }
 }

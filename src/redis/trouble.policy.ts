@@ -2,6 +2,7 @@
  * Classes of failures of Redis, each with advice for the operator. Owns: the class of a failed connection or command, and the
  * advice. Does not own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
  */
+import { isNativeError } from 'node:util/types';
 
 export interface RedisTrouble {
   /** Shown in logs and readiness: a published name does not change. */
@@ -14,10 +15,10 @@ export interface RedisTrouble {
 export class RedisUnusable extends Error {
   readonly trouble: RedisTrouble;
 
-  constructor(trouble: RedisTrouble) {
-    super(trouble.advice);
+  constructor(reason: 'version' | 'evicts', advice: string) {
+    super(advice);
     this.name = 'RedisUnusable';
-    this.trouble = trouble;
+    this.trouble = { reason, advice };
   }
 }
 
@@ -35,7 +36,7 @@ const adviceOf = {
   closed:
     'Redis ends every connection before it can be used: it may want TLS (rediss:// in redis.url), or take no more clients (maxclients).',
   timeout:
-    'Redis does not answer in time: is the network to it up, is it overloaded, does a firewall drop the connection?',
+    'Redis does not answer in time: is the network to it up, is it overloaded, does a firewall drop the connection? Where it has no TLS, write redis:// instead of rediss://.',
   read_only:
     'Redis is a read-only replica and takes no writes: redis.url must lead to the primary, or to Sentinels that know it.',
   replicas:
@@ -51,7 +52,7 @@ const adviceOf = {
   unknown: 'Redis does not serve: look at its log and at the network to it.',
 } as const;
 
-/** `version`, `evicts`: Redis is there but must not be used (`faultIn`). */
+/** `version`, `evicts`: Redis is there but must not be used. */
 export type TroubleReason = keyof typeof adviceOf | 'version' | 'evicts';
 
 export const troubleOf = (reason: keyof typeof adviceOf): RedisTrouble => ({
@@ -59,14 +60,11 @@ export const troubleOf = (reason: keyof typeof adviceOf): RedisTrouble => ({
   advice: adviceOf[reason],
 });
 
-/** What an ACL refuses: to the user, or inside of a script of the user's, before Redis 7.2 and since. */
-const forbidden = /^(?:NOPERM|ERR (?:The user executing the script can't|ACL failure in script))/;
-
-/** Patterns of error replies of Redis. */
-const replyPatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
-  [/^(WRONGPASS|NOAUTH)/, 'password'],
-  [/^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
-  [forbidden, 'permission'],
+/** How classes show in the message and the error code of Redis, Node, OpenSSL or the driver. The first that matches counts. */
+const forms: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
+  [/^(WRONGPASS|NOAUTH)|^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
+  // To the user, or inside of a script of the user's, before Redis 7.2 and since.
+  [/^(?:NOPERM|ERR (?:The user executing the script can't|ACL failure in script))/, 'permission'],
   [/READONLY|^MASTERDOWN/, 'read_only'],
   [/^NOREPLICAS/, 'replicas'],
   [/^OOM|maxmemory/, 'memory'],
@@ -74,61 +72,51 @@ const replyPatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
   [/^LOADING/, 'loading'],
   [/^(CLUSTERDOWN|TRYAGAIN)/, 'cluster'],
   [/DB index is out of range/, 'database'],
-  [/max number of clients/, 'closed'],
-];
-
-/** Patterns of error codes of Node and OpenSSL. Some codes reach us only inside a message of the driver. */
-const codePatterns: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
   [/ENOTFOUND|EAI_/, 'name'],
   [/ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|EADDRNOTAVAIL/, 'refused'],
   [/CERT_|_CERT|UNABLE_TO_|SELF_SIGNED|HOSTNAME_MISMATCH|certificate/, 'certificate'],
   [/EPROTO|ERR_SSL_|ERR_TLS_/, 'tls'],
-  [/ECONNRESET|EPIPE/, 'closed'],
+  [/max number of clients|ECONNRESET|EPIPE/, 'closed'],
+  [/All sentinels are unreachable/, 'sentinel'],
+  [/timed? ?out|ETIMEDOUT/i, 'timeout'],
 ];
 
 /**
  * The class of a failure. `null` when the failure is not recognised, or only says that there is no connection: an earlier
  * failure has then said why.
- * `tls`: the connection was to be made with TLS; a server without it does not answer the handshake at all.
  */
-export function redisTrouble(failure: unknown, { tls }: { readonly tls: boolean }): RedisTrouble | null {
-  if (typeof failure !== 'object' || failure === null) return null;
-  const inner = 'lastNodeError' in failure ? redisTrouble(failure.lastNodeError, { tls }) : null;
+export function redisTrouble(failure: unknown): RedisTrouble | null {
+  if (failure instanceof RedisUnusable) return failure.trouble;
+  if (!isNativeError(failure)) return null;
+  const inner = 'lastNodeError' in failure ? redisTrouble(failure.lastNodeError) : null;
   if (inner !== null) return inner;
-  const code = textIn(failure, 'code');
-  const told = textIn(failure, 'message');
   // The driver puts what the last of the Sentinels said into its own message.
-  const message = told.replace(/^All sentinels are unreachable.* Last error: /, '');
-  const found =
-    replyPatterns.find(([form]) => form.test(message)) ??
-    codePatterns.find(([form]) => form.test(code) || form.test(message));
+  const message = failure.message.replace(/^(All sentinels are unreachable).* Last error: (.*)$/s, '$2 $1');
+  const text = 'code' in failure ? `${message} ${String(failure.code)}` : message;
+  const found = forms.find(([form]) => form.test(text));
   if (found !== undefined) return troubleOf(found[1]);
-  if ('lastNodeError' in failure) return troubleOf('cluster');
-  if (/All sentinels are unreachable/.test(told)) return troubleOf('sentinel');
-  if (/connect ETIMEDOUT/.test(message)) return troubleOf(tls ? 'tls' : 'timeout');
-  return /timed? ?out/i.test(message) ? troubleOf('timeout') : null;
-}
-
-function textIn(failure: object, member: 'code' | 'message'): string {
-  const value: unknown = member in failure ? Reflect.get(failure, member) : '';
-  return typeof value === 'string' ? value : '';
+  return 'lastNodeError' in failure ? troubleOf('cluster') : null;
 }
 
 /** Scripts use `ZRANGE … LIMIT`, `SET … PX` and expiries that came with it. */
 const oldest = [6, 2] as const;
 
-/** Why the server that says this of itself (`INFO`) cannot be used, and what to do; `null` = it can. */
-export function faultIn(info: string): RedisTrouble | null {
+/** @throws RedisUnusable where the server that says this of itself (`INFO`) cannot be used, with what to do */
+export function requireUsable(info: string): void {
   const fact = (name: string): string | undefined => new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(info)?.[1];
   const version = fact('redis_version') ?? '';
   const [major = 0, minor = 0] = version.split('.').map(Number);
   if (!(major > oldest[0] || (major === oldest[0] && minor >= oldest[1]))) {
     const named = version === '' ? 'of unknown version' : version;
-    const advice = `Redis ${named} is too old: Sluice needs ${oldest.join('.')} or later.`;
-    return { reason: 'version', advice };
+    throw new RedisUnusable(
+      'version',
+      `Redis ${named} is too old: Sluice needs ${oldest.join('.')} or later.`,
+    );
   }
   const policy = fact('maxmemory_policy') ?? 'noeviction';
-  if (policy === 'noeviction') return null;
-  const advice = `Redis evicts keys (maxmemory-policy ${policy}), also leases in use: set maxmemory-policy to noeviction.`;
-  return { reason: 'evicts', advice };
+  if (policy !== 'noeviction')
+    throw new RedisUnusable(
+      'evicts',
+      `Redis evicts keys (maxmemory-policy ${policy}), also leases in use: set maxmemory-policy to noeviction.`,
+    );
 }

@@ -150,7 +150,7 @@ test('a Redis that cannot be used is named with its cause by the command, in the
     [locked.url, 'password', /or wants one where none is given: correct the URL,/],
     ['redis://no-such-name.invalid', 'name', /host name of redis.url cannot be resolved: correct it/],
     [`redis://127.0.0.1:${await freePort()}`, 'refused', /start Redis, or correct host and port of the URL/],
-    [plain.url.replace('redis:', 'rediss:'), 'tls', /write redis:\/\/ instead of rediss:\/\//],
+    [plain.url.replace('redis:', 'rediss:'), 'timeout', /write redis:\/\/ instead of rediss:\/\//],
     [copy.url, 'read_only', /redis.url must lead to the primary, or to Sentinels/],
     [alone.url, 'replicas', /fewer replicas than its min-replicas-to-write demands/],
   ] as const) {

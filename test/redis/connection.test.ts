@@ -130,7 +130,7 @@ test.each([
 
   const reasons = new Set<string | undefined>();
   const refused = await connected({ ...watched, sentinelPassword: 'wrong' }, (failure) =>
-    reasons.add(redisTrouble(failure, { tls: false })?.reason),
+    reasons.add(redisTrouble(failure)?.reason),
   );
   await until(() => reasons.has('password'));
   expect(refused.isReady()).toBe(false);
@@ -177,5 +177,5 @@ test.each([
   "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: 57f1",
   "ERR ACL failure in script: User default has no permissions to run the 'zadd' command script: fc54",
 ])('what an ACL refuses is named so, in a script as well: %s', (message) =>
-  expect(redisTrouble(new Error(message), { tls: false })?.reason).toBe('permission'),
+  expect(redisTrouble(new Error(message))?.reason).toBe('permission'),
 );

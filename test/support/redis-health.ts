@@ -21,7 +21,7 @@ export async function startHealth(
     connection,
     clock: systemClock,
     telemetry: noTelemetry,
-    troubles: new RedisTroubles(noTelemetry.log, { tls: false }),
+    troubles: new RedisTroubles(noTelemetry.log),
     commandTimeoutMs,
     tripsOnPermanentError: false,
     check: async () => void (await connection.client.ping()),

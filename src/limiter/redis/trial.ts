@@ -6,7 +6,7 @@
 import type { Clock, Random } from '../../clock.ts';
 import type { RedisSettings } from '../../config/settings.ts';
 import { connectRedis, isReadyWithin, type RedisConnection } from '../../redis/connection.ts';
-import { faultIn, redisTrouble, type RedisTrouble, troubleOf } from '../../redis/trouble.policy.ts';
+import { redisTrouble, requireUsable, type RedisTrouble, troubleOf } from '../../redis/trouble.policy.ts';
 
 /**
  * How long to wait for a connection. TLS to a server without TLS fails after 2 s, and name resolution may take time before.
@@ -20,21 +20,18 @@ export async function tryRedis(
   settings: RedisSettings,
   ports: { readonly clock: Clock; readonly random: Random },
 ): Promise<RedisTrouble | null> {
-  const of = { tls: settings.tls !== null };
-  let noted: RedisTrouble | null = null;
-  const note = (failure: unknown): void => void (noted = redisTrouble(failure, of) ?? noted);
-  const latest = (): RedisTrouble | null => noted;
+  let trouble: RedisTrouble | null = null;
+  const note = (failure: unknown): void => void (trouble = redisTrouble(failure) ?? trouble);
   const connection = connectRedis(settings, ports, note);
   try {
-    if (!(await isReadyWithin(connection, patienceMs, ports.clock))) return latest() ?? troubleOf('unknown');
-    const fault = faultIn(await connection.info());
-    if (fault !== null) return fault;
+    if (!(await isReadyWithin(connection, patienceMs, ports.clock))) return trouble ?? troubleOf('unknown');
+    requireUsable(await connection.info());
     await connection.reachAll();
     await useIt(connection, ports.random.hex(16));
-    return latest();
+    return trouble;
   } catch (failure) {
     note(failure);
-    return latest() ?? troubleOf('unknown');
+    return trouble ?? troubleOf('unknown');
   } finally {
     connection.close();
   }
