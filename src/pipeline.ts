@@ -85,6 +85,7 @@ export class Pipeline {
   readonly #forward: Forward = async (prepared, audience) => {
     const progress: Progress = { attempts: 0, absorbed: 0, history: neverSent, refusedAt: null };
     const checks = new SendChecks(this.#parts, prepared);
+    const isObserved = prepared.request.mode === 'observe';
     let ticket: Ticket | null = null;
     try {
       const opening = checks.mayEnter();
@@ -109,10 +110,10 @@ export class Pipeline {
           ...progress,
           remainingMs,
           isCredentialRenewed,
-          isObserved: ticket.isObserved,
+          isObserved,
         });
         if (decision.kind === 'pass') {
-          const would = ticket.isObserved ? await ticket.would() : null;
+          const would = isObserved ? await ticket.would() : null;
           return this.#attempts.passOn(attempt, result, decision, recordOf(progress, ticket, would));
         }
         progress.history = decision.history;
@@ -133,7 +134,6 @@ export class Pipeline {
         const would = (await ticket?.would()) ?? null;
         prepared.callRecord.would = would;
         // A ceiling that holds nothing is not told to clients, who would hold themselves.
-        const isObserved = prepared.request.mode === 'observe';
         const left = isObserved ? null : await ceilings.state(admission.ceilingOf(prepared.request));
         prepared.call.report({ record: recordOf(progress, ticket, would), rateLimit: rateLimitOf(left) });
       }

@@ -21,8 +21,8 @@ import { LaneRotation } from './lane-rotation.ts';
 import { LateRefusals } from './late-refusals.ts';
 import { Lanes, type LaneView } from './lanes.ts';
 import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
-import { handedIn, type QueuedCall, WaitRegistry } from './queued-call.ts';
-import { present, Reconfiguring } from './reconfigure.ts';
+import { type QueuedCall, WaitRegistry } from './queued-call.ts';
+import { present, reconfigure, withSettings } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
@@ -39,12 +39,19 @@ export interface AdmissionQueueParts
 /** The call would have been sent, if it could have waited for longer. */
 const isForWait = ({ code }: Refusal): boolean => code === 'wait_too_long' || code === 'wait_expired';
 
+/** More calls than so many are sent without a ticket while limits do not hold them: what is reckoned is bounded, as what waits is. */
+const maxReckoned = 20_000;
+
+const always = (): boolean => true;
+/** The client of a ticket whose call may have left already. */
+const nobody = new AbortController().signal;
+
 export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #lateRefusals: LateRefusals;
   readonly #causes: WaitCauses;
-  readonly #reconfiguring: Reconfiguring;
+  readonly #observed: ObservedParts;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
   readonly #lanes: Lanes;
@@ -69,28 +76,16 @@ export class AdmissionQueue {
     };
     this.#parts = parts;
     this.#lanes = new Lanes(parts.clock);
-    const causes = new WaitCauses(parts, (lanes) => lateRefusals.onHeld(lanes));
-    const registry: WaitRegistry = new WaitRegistry(
-      parts,
-      this.#lanes,
-      causes,
-      (call, caller) => new ObservedCall(call, caller, observed),
-    );
-    const observed: ObservedParts = {
-      ...parts,
-      buckets: new ObservedBuckets(),
-      wait: (call) => registry.wait(call),
-      end: (call) => registry.end(call, handedIn),
-    };
+    const causes = new WaitCauses(parts, () => lateRefusals.onHeld());
+    const registry = new WaitRegistry(parts, this.#lanes, causes);
     const rotation = new LaneRotation(parts, registry);
+    const lateRefusals = new LateRefusals(parts, registry, rotation);
     this.#registry = registry;
     this.#causes = causes;
     this.#rotation = rotation;
-    this.#reconfiguring = new Reconfiguring(parts);
-    const lateRefusals = new LateRefusals(parts, registry, rotation);
     this.#lateRefusals = lateRefusals;
-    const onAnswer = (bucket: BucketKey): void =>
-      this.#reconfiguring.onAnswer(bucket, { calls: registry.calls.values(), lanes: this.#lanes.all() });
+    this.#observed = { ...parts, registry, buckets: new ObservedBuckets() };
+    const onAnswer = (bucket: BucketKey): void => this.#yieldIn(bucket);
     this.#gate = new CeilingGate({ ...parts, registry, rotation, lateRefusals, causes, onAnswer });
     parts.ceilings.listen((key) => rotation.onSlotBack(key));
   }
@@ -102,9 +97,12 @@ export class AdmissionQueue {
   enter(asked: AdmissionRequest, clientGone: AbortSignal): Promise<Ticket> {
     const request = present(asked, this.#parts.limiter);
     if (request.mode === 'enforce') return this.#enterLane(this.#registry.enter(request, clientGone));
-    return Promise.resolve(
-      this.#registry.enterObserved(request, clientGone, (call) => this.#enterLane(call)),
-    );
+    const { stillValid } = request;
+    const call = this.#registry.enter({ ...request, stillValid: always }, nobody);
+    const observed = new ObservedCall(call, { audience: clientGone, stillValid }, this.#observed);
+    if (this.#registry.calls.size > maxReckoned) observed.stop();
+    else this.#parts.detached(observed.follow(this.#enterLane(call)));
+    return Promise.resolve(observed);
   }
 
   /** The ceiling that holds for such a call now: none where a default one has yielded to what its bucket states. */
@@ -137,7 +135,7 @@ export class AdmissionQueue {
       return call;
     } catch (failure) {
       if (askedAhead !== null) detached(this.#gate.giveBack(askedAhead));
-      this.#registry.fail(call, failure);
+      this.#registry.end(call, failure);
       throw failure;
     }
   }
@@ -185,13 +183,37 @@ export class AdmissionQueue {
 
   /**
    * Configuration changed: every call that is in admission goes on at once under the settings that `settingsOf` returns for
-   * it (`null` = unchanged). A call that the change makes too late is refused, with the new time.
+   * it (`null` = unchanged). A call that the change makes too late is refused, with the new time. Calls that limits hold since this change are
+   * not held behind those that were sent without.
    */
   reload(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
-    const known = { calls: this.#registry.calls.values(), lanes: this.#lanes.all() };
-    const changed = this.#reconfiguring.reconfigure(known, settingsOf);
-    for (const call of changed) this.#registry.changeMode(call);
+    const { limiter } = this.#parts;
+    for (const { observer, request } of this.#registry.calls.values())
+      if (observer !== null && settingsOf(request)?.mode === 'enforce') observer.stop();
+    const changed = reconfigure(this.#parts, this.#registry.calls.values(), (request) => {
+      const settings = settingsOf(request);
+      const yielded = settings?.yielded ?? null;
+      return yielded !== null && limiter.statesLimit(request.admission.bucket) ? yielded : settings;
+    });
+    for (const lane of this.#lanes.all()) {
+      const settings = lane.calls > 0 ? null : settingsOf(lane.latest);
+      if (settings !== null) lane.latest = withSettings(lane.latest, settings);
+    }
     this.#lateRefusals.onReconfigured(changed);
+  }
+
+  /** A response may have stated a limit of the bucket: default ceilings hold none of its calls any more then. */
+  #yieldIn(bucket: BucketKey): void {
+    const { limiter } = this.#parts;
+    if (!limiter.statesLimit(bucket)) return;
+    const yielding = [...this.#lanes.all()].filter(
+      (lane) => lane.bucket === bucket && lane.latest.yielded !== null,
+    );
+    if (yielding.length === 0) return;
+    for (const lane of yielding) lane.latest = present(lane.latest, limiter);
+    reconfigure(this.#parts, this.#registry.calls.values(), ({ admission, yielded }) =>
+      admission.bucket === bucket ? yielded : null,
+    );
   }
 
   /** Buckets were joined into others: moves each waiting call of theirs to the bucket it belongs to now, in order. */
@@ -206,7 +228,7 @@ export class AdmissionQueue {
 
   /** Ends what is reckoned of calls that limits do not hold: their tickets outlive them. */
   close(): void {
-    for (const { observed } of this.#registry.calls.values()) observed?.stop();
+    for (const { observer } of this.#registry.calls.values()) observer?.stop();
   }
 
   /** Calls that wait in this process now under one ceiling. */

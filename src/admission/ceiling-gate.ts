@@ -119,7 +119,7 @@ export class CeilingGate {
     // that rejects has given the former slot back (`limiter/ceiling-store.ts`).
     gate.tail = passed.catch((error: unknown) => {
       this.#drop(grant);
-      this.#parts.registry.fail(call, error);
+      this.#parts.registry.end(call, error);
     });
   }
 
@@ -128,8 +128,7 @@ export class CeilingGate {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    let slotReply = await asked;
-    if (this.#slots.isFar) slotReply = await this.#slots.whenNext(call, slotReply, before);
+    const slotReply = await asked;
     await before;
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant)) return this.#stop(pending, slotReply, null);
@@ -165,7 +164,7 @@ export class CeilingGate {
       because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
       ceilingTag,
     });
-    lateRefusals.onCeilingFull(call.request.ceiling.key);
+    lateRefusals.plan();
   }
 
   /** The ceiling gave a slot, and nothing has come between: the call gets its lease. */
@@ -224,7 +223,6 @@ export class CeilingGate {
     if (call.isGone || isMoved) return this.#drop(grant);
     const { causes, registry } = this.#parts;
     if (call.isWaiting) registry.begins(call);
-    call.observed?.onHeld();
     const { limiter, detached } = this.#parts;
     const heard = (): void => {
       causes.onEvent(call.lane);
@@ -294,8 +292,6 @@ class AdmittedLease implements Lease {
     this.#learned(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
     if (stillMs > 0) lateRefusals.onStandstill(grant.bucket, grant.lane, stillMs);
-    const points = lesson?.feedback.requestedCost ?? null;
-    if (points !== null) lateRefusals.onCostKnown(call, points);
   }
 }
 

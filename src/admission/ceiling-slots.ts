@@ -14,9 +14,9 @@ import type { AdmissionParts } from './ticket.ts';
 
 /** A slot older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
 const freshMs = 100;
-/** A store whose replies usually take longer than this is far: its slots are counted from a later time. Milliseconds. */
+/** A store whose last reply took longer than this is far: its slots are counted from a later time. Milliseconds. */
 const farMs = freshMs / 2;
-/** A call of a far store may leave so many usual replies after it has asked: calls before it may have to ask again. */
+/** A call of a far store may leave so many replies after it has asked: calls before it may have to ask again. */
 const farReplies = 3;
 /** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
 const maxLateMs = 2_000;
@@ -53,8 +53,6 @@ export const withSlots = (state: CeilingState | null, more: number): CeilingStat
 
 export class CeilingSlots {
   readonly #parts: AdmissionParts;
-  /** How long the last replies took, milliseconds. One slow reply is a stall, also of this process: a far store has two of them slow. */
-  readonly #lastMs = [0, 0, 0, 0];
   /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
   #farLateMs = 0;
 
@@ -62,60 +60,19 @@ export class CeilingSlots {
     this.#parts = parts;
   }
 
-  /** The store is far: its slots may become too old before their calls are next. */
-  get isFar(): boolean {
-    return this.#farLateMs > 0;
-  }
-
   /**
-   * The reply when `before` has resolved, which is when the grants before this one have theirs. Slots of a far store that become too old
-   * meanwhile are taken again at once: asking only when a call is next would cost a round trip, in which all slots behind it become too old.
+   * The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. A refusal, the slot of a ceiling without
+   * a minute, and that of a call that is not sent any more are not taken again.
    */
-  async whenNext(call: QueuedCall, asked: SlotReply, before: Promise<void>): Promise<SlotReply> {
+  async fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
     const { clock } = this.#parts;
     let slot = asked;
-    let isNext = false;
-    const turn = before.then(() => {
-      isNext = true;
-    });
-    while (!isNext && this.isFar && this.#ages(call, slot)) {
-      const aged = Promise.withResolvers<void>();
-      const cancel = clock.after(Math.max(0, slot.goodUntil - clock.monotonic()) + 1, aged.resolve);
-      await Promise.race([turn, aged.promise]);
-      cancel();
-      if (!isNext) slot = await this.fresh(call, slot);
+    while (isTaken(slot) && slot.ceiling.perMinute !== null && !call.isGone) {
+      const now = clock.monotonic();
+      if (now <= slot.goodUntil || now > call.deadline) break;
+      slot = await this.ask(call, slot);
     }
     return slot;
-  }
-
-  /** The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. */
-  async fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
-    let slot = asked;
-    while (this.#isOld(call, slot)) slot = await this.ask(call, slot);
-    return slot;
-  }
-
-  /** The slot would be counted from too early a time, if its call left with it now. */
-  #isOld(call: QueuedCall, slot: SlotReply): boolean {
-    return this.#parts.clock.monotonic() > slot.goodUntil && this.#ages(call, slot);
-  }
-
-  /** A refusal, the slot of a ceiling without a minute, and that of a call that is not sent any more are not taken again. */
-  #ages(call: QueuedCall, slot: SlotReply): boolean {
-    return (
-      isTaken(slot) &&
-      slot.ceiling.perMinute !== null &&
-      !call.isGone &&
-      this.#parts.clock.monotonic() <= call.deadline
-    );
-  }
-
-  #noteReply(tookMs: number): void {
-    this.#lastMs.push(tookMs);
-    this.#lastMs.shift();
-    const slowMs = this.#lastMs.filter((ms) => ms > farMs).sort((a, b) => b - a);
-    const [, usualMs = 0] = slowMs;
-    this.#farLateMs = Math.min(farReplies * usualMs, maxLateMs);
   }
 
   async giveBack({ ceiling, reply }: SlotReply): Promise<void> {
@@ -136,7 +93,8 @@ export class CeilingSlots {
         ? await ceilings.take(ceiling, again, lateMs)
         : await this.#takeBeside(kept, { ceiling, again, lateMs });
     const now = clock.monotonic();
-    this.#noteReply(now - askedAt);
+    const tookMs = now - askedAt;
+    this.#farLateMs = tookMs > farMs ? Math.min(farReplies * tookMs, maxLateMs) : 0;
     lane.ceilingUse = useOf(ceiling, reply, now);
     const asked = { ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs };
     return reply.kind === 'taken'

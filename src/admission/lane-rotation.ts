@@ -16,14 +16,14 @@ import type { WaitRegistry } from './queued-call.ts';
 const serviceMs = 10;
 /** How many other lanes a lane lets go first at most. */
 const maxAhead = 8;
-/** The lanes under a ceiling ask again for slots that came back after so long, milliseconds, and a millisecond for each of them. */
+/** The lanes under a ceiling ask again for slots that came back after so long, all at once. Milliseconds. */
 const restMs = 20;
 
 export class LaneRotation {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
-  /** Ceilings whose lanes have just asked again, and whether another slot has come back since. */
-  readonly #resting = new Map<CeilingKey, boolean>();
+  /** Ceilings whose lanes are about to ask again. */
+  readonly #due = new Set<CeilingKey>();
 
   constructor(parts: AdmissionParts, registry: WaitRegistry) {
     this.#parts = parts;
@@ -70,21 +70,17 @@ export class LaneRotation {
 
   /**
    * A slot of the ceiling came back from a call that was not sent, here or at another replica: the lanes that wait for one ask again, also
-   * in other buckets than that of the call, the one that has gone longest without a slot first. However many slots come back, a lane asks
-   * a few times in a second, and so does each of very many.
+   * in other buckets than that of the call, the one that has gone longest without a slot first.
    */
   onSlotBack(key: CeilingKey): void {
-    if (this.#resting.has(key)) return void this.#resting.set(key, true);
-    const lanes = this.#inOrder(this.#registry.lanesUnder(key));
-    if (lanes.length === 0) return;
+    if (this.#due.has(key)) return;
     const { clock, limiter, detached } = this.#parts;
-    this.#resting.set(key, false);
-    clock.after(Math.max(restMs, lanes.length), () => {
-      const isRepeated = this.#resting.get(key) === true;
-      this.#resting.delete(key);
-      if (isRepeated) this.onSlotBack(key);
+    this.#due.add(key);
+    clock.after(restMs, () => {
+      this.#due.delete(key);
+      for (const lane of this.#inOrder(this.#registry.lanesUnder(key)))
+        if (lane.waiting > 0) detached(limiter.wake(lane.bucket, lane.key));
     });
-    for (const lane of lanes) if (lane.waiting > 0) detached(limiter.wake(lane.bucket, lane.key));
   }
 
   #inOrder(lanes: Iterable<LaneView>): readonly LaneView[] {

@@ -1,16 +1,14 @@
 /**
  * Refuses calls as soon as it is known that they cannot leave within their wait: an arriving call by what the bucket and its ceiling
- * forecast; a waiting one at a full ceiling, a closed bucket, a lane that stands still, when it turned out more expensive, by a reload, at
- * the end of the process.
+ * forecast; a waiting one at a full ceiling, a closed bucket, a lane that stands still, by a reload, at the end of the process.
  *
- * What happens is noted, and one sweep over the waiting calls applies all that was noted since the last one. After a sweep of many calls
- * the next one waits, so that sweeps take a small part of the process' time. Other replicas take slots, too, which no event here shows:
- * while calls wait under a ceiling it is swept once a second.
+ * What happens is noted, and one look at the waiting calls, some milliseconds later, applies all that was noted since the last one. Other
+ * replicas take slots, too, which no event here shows: while calls wait, they are looked at once a second in any case.
  * Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
 import type { Refusal } from '../errors.ts';
-import { type CeilingKey, isBackground } from '../ids.ts';
-import type { CeilingHold, CeilingLimits } from '../limiter/policy/ceiling.policy.ts';
+import { isBackground } from '../ids.ts';
+import type { CeilingHold, CeilingLimits, CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
@@ -21,12 +19,11 @@ import type { AdmissionParts } from './ticket.ts';
 
 /** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
 const maxRejudged = 64;
-/** A ceiling is swept so often for the sake of other replicas. Milliseconds. */
-const sweepEveryMs = 1_000;
-/** A sweep that visits no more calls is so cheap that no rest follows it: late calls are refused in the same tick. */
-const maxFreeVisits = 100;
-/** Milliseconds of rest for each call that was visited: about a hundred times as long as a visit takes. */
-const restPerVisitMs = 0.01;
+/** Waiting calls are looked at so often for the sake of other replicas. Milliseconds. */
+const lookEveryMs = 1_000;
+/** From an event to the look, milliseconds, and for each call that is looked at: about a hundred times as long as that takes. */
+const togetherMs = 20;
+const togetherPerCallMs = 0.01;
 
 /** A reply of the limiter by which an arriving call is judged. */
 type Ungranted = Exclude<AdmissionReply, { kind: 'granted' }>;
@@ -38,15 +35,11 @@ export class LateRefusals {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #rotation: LaneRotation;
-  /** Ceilings that are due for a sweep, with calls that have entered but whose callers do not wait yet: they count as ahead of others. */
-  #ceilings = new Map<CeilingKey, Set<QueuedCall>>();
   /** Until when buckets, and lanes of them (`bucket lane`), send nothing. Monotonic milliseconds. */
-  #standstills = new Map<string, number>();
-  /** When ceilings were last swept for the sake of other replicas, monotonic milliseconds. */
-  #sweptAt = -Infinity;
+  readonly #standstills = new Map<string, number>();
   #isPlanned = false;
-  /** No sweep before then, monotonic milliseconds. */
-  #restsUntil = 0;
+  /** When calls were last looked at, monotonic milliseconds. */
+  #lookedAt = -Infinity;
 
   constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
     this.#parts = parts;
@@ -67,7 +60,7 @@ export class LateRefusals {
     const withinMs = Math.min(Math.max(request.maxWaitMs, graceMs), deadline - this.#now());
     if (byCeiling.waitMs > withinMs) return waitTooLong(byCeiling, request);
     // It is more urgent than others that wait for a slot of its ceiling.
-    if (call.lane.waiting > reply.ahead) this.#due(request.ceiling.key).add(call);
+    if (call.lane.waiting > reply.ahead) this.plan();
     return null;
   }
 
@@ -81,23 +74,16 @@ export class LateRefusals {
     return hold;
   }
 
-  /** Calls wait in these lanes. */
-  onHeld(lanes: Iterable<LaneView>): void {
-    if (this.#now() < this.#sweptAt + sweepEveryMs) return;
-    this.#sweptAt = this.#now();
-    for (const { latest } of lanes) if (hasLimits(latest.ceiling)) this.#due(latest.ceiling.key);
-  }
-
-  /** A ceiling had no slot: slots of its calls may come later than was forecast before. */
-  onCeilingFull(key: CeilingKey): void {
-    this.#due(key);
+  /** Calls are held; called some times in a second while that lasts. */
+  onHeld(): void {
+    if (this.#now() >= this.#lookedAt + lookEveryMs) this.plan();
   }
 
   /** A bucket (`lane` is `null`), or one lane of it, sends nothing for this long. */
   onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
     const name = lane === null ? bucket : `${bucket} ${lane}`;
     this.#standstills.set(name, Math.max(this.#standstills.get(name) ?? 0, this.#now() + stillMs));
-    this.#plan();
+    this.plan();
   }
 
   /** The ceiling has no slots but these `count`, which are kept for reservations of others for `waitMs` at least. */
@@ -106,25 +92,12 @@ export class LateRefusals {
     this.#parts.detached(this.#refuseHeld(call, { waitMs, heldBy: 'ceiling_minute' }, count));
   }
 
-  /** A response stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
-  onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
-    const { bucket, document } = admission;
-    if (document === null || points <= (admission.costs.cost ?? 0)) return;
-    const moreExpensive = [...this.#registry.calls.values()].filter(
-      ({ isWaiting, request: { admission: other } }) => {
-        const isSame = other.bucket === bucket && other.document === document;
-        return isWaiting && isSame && points > (other.costs.cost ?? 0);
-      },
-    );
-    this.#refuseSomeLate(moreExpensive);
-  }
-
   /** Configuration changed: calls that were expected to leave in time may be late. */
   onReconfigured(calls: readonly QueuedCall[]): void {
     const waiting = calls.filter((call) => call.isWaiting);
     for (const inBucket of Map.groupBy(waiting, ({ request }) => request.admission.bucket).values())
       this.#refuseSomeLate(inBucket);
-    for (const { request } of waiting) this.#due(request.ceiling.key);
+    this.#look();
   }
 
   /** The process will send nothing after `budgetMs`. With 0 every waiting call is refused without a forecast. */
@@ -141,71 +114,54 @@ export class LateRefusals {
     }
   }
 
-  #due(key: CeilingKey): Set<QueuedCall> {
-    const entered = this.#ceilings.get(key) ?? new Set();
-    this.#ceilings.set(key, entered);
-    this.#plan();
-    return entered;
-  }
-
-  /** Sweeps when the current tick has ended, or after the rest. */
-  #plan(): void {
+  /** Something has happened, such as that a ceiling had no slot, by which slots may come later than was forecast. */
+  plan(): void {
     if (this.#isPlanned) return;
     this.#isPlanned = true;
-    const restMs = this.#restsUntil - this.#now();
-    if (restMs > 0) this.#parts.clock.after(restMs, () => this.#sweep());
-    else this.#parts.detached(Promise.resolve().then(() => this.#sweep()));
+    const inMs = togetherMs + this.#registry.calls.size * togetherPerCallMs;
+    this.#parts.clock.after(inMs, () => {
+      this.#isPlanned = false;
+      this.#look();
+    });
   }
 
-  #sweep(): void {
-    this.#isPlanned = false;
-    const [ceilings, standstills] = [this.#ceilings, this.#standstills];
-    this.#ceilings = new Map();
-    this.#standstills = new Map();
-    const due = [...ceilings].filter(([key]) => this.#registry.waitingUnder(key) > 0);
-    const visits = (due.length + (standstills.size > 0 ? 1 : 0)) * this.#registry.calls.size;
-    if (standstills.size > 0) this.#refuseHeldBy(standstills);
-    for (const [key, entered] of due) this.#parts.detached(this.#sweepCeiling(key, entered));
-    if (visits > maxFreeVisits) this.#restsUntil = this.#now() + visits * restPerVisitMs;
-  }
-
-  #refuseHeldBy(standstills: ReadonlyMap<string, number>): void {
+  #look(): void {
     const now = this.#now();
-    for (const call of this.#registry.calls.values()) {
-      const { bucket, lane } = call.request.admission;
-      const until = Math.max(standstills.get(bucket) ?? 0, standstills.get(`${bucket} ${lane}`) ?? 0);
-      if (!call.isWaiting || until <= call.deadline) continue;
-      this.#parts.detached(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }));
+    this.#lookedAt = now;
+    if (this.#standstills.size > 0)
+      for (const call of this.#registry.calls.values()) {
+        const { bucket, lane } = call.request.admission;
+        const untils = [bucket, `${bucket} ${lane}`].map((name) => this.#standstills.get(name) ?? 0);
+        const until = Math.max(...untils);
+        if (!call.isWaiting || until <= call.deadline) continue;
+        this.#parts.detached(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }));
+      }
+    this.#standstills.clear();
+    this.#lookAtCeilings();
+  }
+
+  #lookAtCeilings(): void {
+    // Others may go before a background call as long as it waits, and it is not refused for that.
+    const waiting = [...this.#registry.calls.values()].filter(
+      (call) => call.isWaiting && !isBackground(call.lane.key),
+    );
+    // Limits differ between buckets where a default ceiling has yielded to what a bucket states.
+    const ceilingOf = ({ request }: QueuedCall): CeilingRef => present(request, this.#parts.limiter).ceiling;
+    const named = Map.groupBy(waiting, (call) => `${ceilingOf(call).key} ${limitsOf(ceilingOf(call))}`);
+    for (const calls of named.values()) {
+      const [ceiling] = calls.slice(0, 1).map(ceilingOf);
+      if (ceiling !== undefined && hasLimits(ceiling)) this.#parts.detached(this.#lookAt(ceiling, calls));
     }
   }
 
   /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
-  async #sweepCeiling(key: CeilingKey, entered: ReadonlySet<QueuedCall>): Promise<void> {
-    const { ceilings, limiter } = this.#parts;
-    const most = this.#registry.waitingUnder(key) + entered.size;
-    const positions = Array.from({ length: most }, (_, index) => index + 1);
-    // Others may go before a background call as long as it waits, and it is not refused for that.
-    const isJudged = (call: QueuedCall): boolean =>
-      call.request.ceiling.key === key &&
-      !call.asksForSlot &&
-      !isBackground(call.lane.key) &&
-      (call.isWaiting || (entered.has(call) && !call.isGone));
-    // Limits differ between buckets where a default ceiling has yielded to what a bucket states.
-    const ceilingOf = (request: QueuedCall['request']) => present(request, limiter).ceiling;
-    const waitingIn = [...this.#registry.lanesUnder(key), ...Array.from(entered, ({ lane }) => lane)];
-    const lanes = [...new Set(waitingIn)].filter((lane) => !isBackground(lane.key));
-    for (const [limits, under] of Map.groupBy(lanes, ({ latest }) => limitsOf(ceilingOf(latest)))) {
-      const [first] = under;
-      if (first === undefined) continue;
-      await Promise.all(under.map(asked));
-      const holds = await ceilings.forecast(ceilingOf(first.latest), positions);
-      // Mostly it holds nobody, and there are very many calls to look at.
-      if (holds.every(({ waitMs }) => waitMs <= 0)) continue;
-      const judged = [...this.#registry.calls.values()].filter(
-        (call) => isJudged(call) && limitsOf(ceilingOf(call.request)) === limits,
-      );
-      this.#refuseLate(inTurn(judged), holds);
-    }
+  async #lookAt(ceiling: CeilingRef, calls: readonly QueuedCall[]): Promise<void> {
+    const waiting = this.#registry.waitingUnder(ceiling.key);
+    const positions = Array.from({ length: waiting }, (_, index) => index + 1);
+    await Promise.all([...new Set(calls.map(({ lane }) => lane))].map(asked));
+    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
+    // Mostly it holds nobody, and there are very many calls to look at.
+    if (holds.some(({ waitMs }) => waitMs > 0)) this.#refuseLate(inTurn(calls.filter(isJudged)), holds);
   }
 
   /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
@@ -215,7 +171,7 @@ export class LateRefusals {
     const now = this.#now();
     const positionOf = this.#rotation.turns(first.lane);
     const probablyLate: QueuedCall[] = [];
-    // Callers of a workspace take turns, also with calls that name none: the limiter alone knows exactly in which order.
+    // Callers of a workspace take turns, also with calls that name none: the limiter alone knows in which order.
     const takingTurns = new Set(calls.filter(namesCaller).map(({ lane }) => lane));
     const ahead = new Map<LaneView, number>();
     for (const call of calls) {
@@ -282,30 +238,18 @@ const asked = ({ gate }: LaneView): Promise<void> => gate.tail;
 
 const limitsOf = ({ perMinute, perDay }: CeilingLimits): string => `${perMinute} ${perDay}`;
 
+/** It waits, and does not ask for its slot just now. */
+const isJudged = (call: QueuedCall): boolean => call.isWaiting && !call.asksForSlot;
+
 const namesCaller = ({ request }: QueuedCall): boolean => request.admission.caller !== undefined;
 
 /** Who came back for a reservation goes before whoever waited meanwhile. */
 const rankOf = ({ request: { admission } }: QueuedCall): number =>
   admission.reservation === undefined ? admission.urgency : -1;
 
-/**
- * The calls about as they leave: those that came back, then the most urgent first, then as they entered; where callers are named, one of
- * each at a time.
- */
-function inTurn(calls: readonly QueuedCall[]): readonly QueuedCall[] {
-  const byUrgency = calls.toSorted((one, other) => rankOf(one) - rankOf(other));
-  if (!byUrgency.some(namesCaller)) return byUrgency;
-  const turns = new Map<string, number>();
-  const turnOf = new Map<QueuedCall, number>();
-  for (const call of byUrgency) {
-    const { bucket, lane, caller = '' } = call.request.admission;
-    const name = `${bucket} ${lane} ${caller}`;
-    const turn = turns.get(name) ?? 0;
-    turns.set(name, turn + 1);
-    turnOf.set(call, turn);
-  }
-  return byUrgency.toSorted((one, other) => (turnOf.get(one) ?? 0) - (turnOf.get(other) ?? 0));
-}
+/** The calls about as they leave: those that came back, then the most urgent first, then as they entered. */
+const inTurn = (calls: readonly QueuedCall[]): readonly QueuedCall[] =>
+  calls.toSorted((one, other) => rankOf(one) - rankOf(other));
 
 /** The refusal with the later time: the limiter's, or that of the ceiling's slot. */
 function laterOf({ request }: QueuedCall, reply: Refused, byCeiling: CeilingHold): Refusal {

@@ -18,18 +18,20 @@ import { delay } from '../clock.ts';
 import { keyEnded, limitRefusals, Refusal } from '../errors.ts';
 import { type BucketKey, laneKey, leaseToken } from '../ids.ts';
 import { isCapped, type Lesson, type Settlement } from '../limiter/limiter.ts';
-import type { ObservedCaller, ObservedTicket, QueuedCall } from './queued-call.ts';
-import type { AdmissionParts, Lease } from './ticket.ts';
+import { handedIn, type QueuedCall, type WaitRegistry } from './queued-call.ts';
+import type { AdmissionParts, Lease, Ticket } from './ticket.ts';
 
 /** What observed calls share. */
-export interface ObservedParts extends Pick<AdmissionParts, 'clock' | 'limiter' | 'detached'> {
+export interface ObservedParts extends AdmissionParts {
   readonly buckets: ObservedBuckets;
-  /** Waits in the call's lane, for its ticket. */
-  readonly wait: (call: QueuedCall) => Promise<Lease>;
-  /** Takes the ticket out. */
-  readonly end: (call: QueuedCall) => void;
-  /** It is known what limits would have done with a call. `told`: the forecast that its response had; `null` = none. */
-  readonly onReckoned: AdmissionParts['onReckoned'];
+  readonly registry: WaitRegistry;
+}
+
+/** Whose call it is. */
+interface Caller {
+  readonly audience: AbortSignal;
+  /** False once the key of the call is not valid any more. */
+  readonly stillValid: () => boolean;
 }
 
 /**
@@ -38,61 +40,55 @@ export interface ObservedParts extends Pick<AdmissionParts, 'clock' | 'limiter' 
  */
 const headWaitsMs = 250;
 
-/** Something that happened to the call, for its ticket: so long after it was sent, milliseconds. */
-interface Happening {
-  readonly afterMs: number;
-  /** The upstream refused it at once: when it is the ticket's turn, it takes the usual time. */
-  readonly isRefusal: boolean;
-  readonly act: (lease: Lease) => void;
-}
-
-export class ObservedCall implements ObservedTicket {
-  /** How long the caller was held nevertheless: before the upstream was observed, and while it was paused. Milliseconds. */
-  #heldMs: number;
+export class ObservedCall implements Ticket {
+  readonly ahead = 0;
+  /** How long the caller was held nevertheless: while the upstream was paused. Milliseconds. */
+  #heldMs = 0;
   readonly #call: QueuedCall;
   readonly #parts: ObservedParts;
   readonly #sentAt: number;
-  #granted: { readonly lease: Lease; readonly at: number } | null = null;
+  /** Resolves when the ticket is granted. */
+  readonly #granted = Promise.withResolvers<Lease>();
+  #lease: Lease | null = null;
+  #grantedAt = 0;
   #reckoned: Reckoned | null = null;
   #told: Reckoned | null = null;
   /** Resolves when the stores have said what becomes of the ticket, or when that has been awaited for long enough. */
   readonly #known = Promise.withResolvers<void>();
   /** Who waits for the response; `null` = the caller has left. */
-  #caller: ObservedCaller | null;
+  #caller: Caller | null;
   /** The caller has permission to send, and has not said what came of it; it has said so for the last time. */
   #isSending = false;
   #isOver = false;
   #isStopped = false;
   /** The caller is not sent before, monotonic milliseconds: what holds it is no limit. */
   #sleepsUntil = 0;
-  /** What its ticket has to repeat when it is granted, and what it is about to: called sooner, it repeats that at once. */
-  #happened: Happening[] = [];
+  /** What the ticket is about to repeat: called sooner, it repeats that at once. */
   readonly #due = new Set<() => void>();
 
-  constructor(call: QueuedCall, caller: ObservedCaller, parts: ObservedParts) {
-    this.#heldMs = call.inLaneMs();
+  /** @param call the ticket: it keeps nothing of the call */
+  constructor(call: QueuedCall, caller: Caller, parts: ObservedParts) {
     this.#call = call;
     this.#caller = caller;
     this.#parts = parts;
     this.#sentAt = parts.clock.monotonic();
+    call.observer = this;
+    caller.audience.addEventListener('abort', this, { once: true });
   }
 
+  /** Called when the client has left. */
+  handleEvent(): void {
+    this.#endTicket();
+  }
+
+  /** Follows the ticket. `entered` rejects where it was refused. */
   async follow(entered: Promise<unknown>): Promise<void> {
     try {
       await entered;
-      if (!this.#call.isGrantedAtOnce) this.onHeld();
-      this.#onGranted(await this.#parts.wait(this.#call));
+      this.#onGranted(await this.#parts.registry.wait(this.#call));
     } catch (failure) {
       this.#onNotGranted(failure);
     }
-  }
-
-  takeOver(): ReturnType<ObservedTicket['takeOver']> {
-    this.onHeld();
-    return {
-      resolve: (lease) => this.#onGranted(lease),
-      reject: (failure) => this.#onNotGranted(failure),
-    };
   }
 
   /** Permission to send, which no limit delays. Rejects when the call must not be sent any more. */
@@ -106,10 +102,6 @@ export class ObservedCall implements ObservedTicket {
       if (!caller.stillValid()) throw keyEnded();
     }
     this.#caller?.audience.throwIfAborted();
-    return this.lease();
-  }
-
-  lease(): Lease {
     this.#isSending = true;
     const { admission } = this.#call.request;
     const { ticket, bucket } = admission;
@@ -135,8 +127,20 @@ export class ObservedCall implements ObservedTicket {
     };
   }
 
+  remainingMs(): number {
+    return this.#call.remainingMs();
+  }
+
+  /** The ticket has a deadline and a lane of its own. */
+  ensureTimeLeft(): void {}
+  heldOutside(): void {}
+
   waitedMs(): number {
     return this.#heldMs;
+  }
+
+  held(): readonly [] {
+    return [];
   }
 
   async would(): Promise<Reckoned | null> {
@@ -180,12 +184,12 @@ export class ObservedCall implements ObservedTicket {
     this.#happens((lease) => {
       const seen = lesson === null ? null : this.#seen(lesson);
       lease.settle(isRefused ? { kind: 'succeeded', spent: null } : settlement, seen);
-      this.#parts.end(this.#call);
+      this.#endTicket();
     }, isRefused);
   }
 
   leave(): void {
-    this.#caller?.audience.removeEventListener('abort', this.#call);
+    this.#caller?.audience.removeEventListener('abort', this);
     this.#caller = null;
     if (this.#isSending || this.#isOver) return;
     this.#isOver = true;
@@ -196,13 +200,17 @@ export class ObservedCall implements ObservedTicket {
   stop(): void {
     this.#isStopped = true;
     for (const repeatNow of this.#due) repeatNow();
-    if (this.#granted === null) this.#parts.end(this.#call);
+    if (this.#lease === null) this.#endTicket();
   }
 
   /** The call was not sent: its ticket gives back what it has. */
   #drop(): void {
-    this.#granted?.lease.settle({ kind: 'dropped' }, null);
-    this.#parts.end(this.#call);
+    this.#lease?.settle({ kind: 'dropped' }, null);
+    this.#endTicket();
+  }
+
+  #endTicket(): void {
+    this.#parts.registry.end(this.#call, handedIn);
   }
 
   get #bucket(): BucketKey {
@@ -213,29 +221,28 @@ export class ObservedCall implements ObservedTicket {
     return this.#parts.clock.monotonic() - this.#sentAt;
   }
 
-  #happens(act: Happening['act'], isRefusal = false): void {
-    const { isGone, wasHeld } = this.#call;
-    // A call that was not held is granted when it is sent, but for the replies of the stores.
-    if (this.#granted !== null && !wasHeld && !isRefusal) return act(this.#granted.lease);
-    const happening = { afterMs: this.#sinceSent(), isRefusal, act };
-    if (this.#granted !== null) this.#repeat(happening, this.#granted);
-    else if (!isGone) this.#happened.push(happening);
-  }
-
-  /** Does to the ticket's lease what happened to the call, in its time. */
-  #repeat(happening: Happening, { lease, at }: { readonly lease: Lease; readonly at: number }): void {
-    const { clock, buckets } = this.#parts;
-    const { isRefusal, act } = happening;
-    const afterMs = Math.max(happening.afterMs, isRefusal ? buckets.usualMs(this.#bucket) : 0);
-    const inMs = (this.#call.wasHeld ? at : this.#sentAt) + afterMs - clock.monotonic();
-    if (inMs <= 0 || this.#isStopped) return act(lease);
-    const repeat = (): void => {
-      cancel();
-      this.#due.delete(repeat);
-      act(lease);
+  /**
+   * Does to the ticket's lease what happened to the call, as long after its grant as it happened after the sending. A call that was not held
+   * is granted when it is sent, but for the replies of the stores.
+   * @param isRefusal the upstream refused it at once: when it is the ticket's turn, it takes the usual time
+   */
+  #happens(act: (lease: Lease) => void, isRefusal = false): void {
+    const { clock, buckets, detached } = this.#parts;
+    const happenedMs = this.#sinceSent();
+    const repeatLater = (lease: Lease): void => {
+      const afterMs = Math.max(happenedMs, isRefusal ? buckets.usualMs(this.#bucket) : 0);
+      const inMs = (this.#call.wasHeld ? this.#grantedAt : this.#sentAt) + afterMs - clock.monotonic();
+      if (inMs <= 0 || this.#isStopped) return act(lease);
+      const repeat = (): void => {
+        cancel();
+        this.#due.delete(repeat);
+        act(lease);
+      };
+      const cancel = clock.after(inMs, repeat);
+      this.#due.add(repeat);
     };
-    const cancel = clock.after(inMs, repeat);
-    this.#due.add(repeat);
+    if (this.#lease === null) detached(this.#granted.promise.then(repeatLater));
+    else repeatLater(this.#lease);
   }
 
   /** The ticket has to wait: the upstream has been used in another way than is reckoned. */
@@ -246,17 +253,21 @@ export class ObservedCall implements ObservedTicket {
 
   #onGranted(lease: Lease): void {
     const { wasHeld } = this.#call;
-    this.#granted = { lease, at: this.#parts.clock.monotonic() };
+    this.#lease = lease;
+    this.#grantedAt = this.#parts.clock.monotonic();
     this.#reckon({ kind: wasHeld ? 'wait' : 'send', waitMs: wasHeld ? this.#call.inLaneMs() : 0 });
-    for (const happening of this.#happened.splice(0)) this.#repeat(happening, this.#granted);
+    this.#granted.resolve(lease);
   }
 
   #onNotGranted(failure: unknown): void {
-    this.#happened = [];
     const code = failure instanceof Refusal ? limitRefusals.find((one) => one === failure.code) : undefined;
-    if (!(failure instanceof Refusal) || code === undefined) return this.#known.resolve();
-    this.#parts.buckets.noteHeld(this.#bucket, this.#parts.clock.monotonic());
-    this.#reckon({ kind: 'refuse', waitMs: failure.details.retryInMs ?? 0, code });
+    if (failure instanceof Refusal && code !== undefined) {
+      this.#parts.buckets.noteHeld(this.#bucket, this.#parts.clock.monotonic());
+      return this.#reckon({ kind: 'refuse', waitMs: failure.details.retryInMs ?? 0, code });
+    }
+    this.#known.resolve();
+    // Nobody waits for the ticket who would hear of a store that failed.
+    if (failure !== handedIn && !(failure instanceof Refusal)) throw failure;
   }
 
   #reckon(reckoned: Reckoned): void {

@@ -10,15 +10,15 @@
  * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
  * (9, 10); a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
-import type { HeldTime, Reckoned } from '../call.ts';
+import type { HeldTime } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import { keyEnded, Refusal } from '../errors.ts';
+import { keyEnded } from '../errors.ts';
 import { type CeilingKey, isBackground, type LaneKey, type TicketId } from '../ids.ts';
 import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
 import { ShortLived } from '../short-lived.ts';
 import type { Lanes, LaneView } from './lanes.ts';
-import { expired, type Hold, waitTooLong } from './refusals.ts';
+import { expired, type Hold } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Lease, Ticket } from './ticket.ts';
 import { type CallHeld, heldTimes, type WaitCauses } from './wait-causes.ts';
 
@@ -50,14 +50,8 @@ export const passageMs = 100;
 /** The ceiling's reply may take this many times as long as the limiter's, because the ceiling may have to be asked twice. */
 export const repliesAhead = 2;
 
-/** What the caller deals with where limits do not hold its call (`observed-call.ts`). */
-export interface ObservedTicket extends Pick<Ticket, 'whenGranted' | 'waitedMs' | 'would' | 'leave'> {
-  /** Follows the ticket, from when it has entered its lane. `entered` rejects where it was refused. */
-  follow(entered: Promise<unknown>): Promise<void>;
-  /** The ticket waits in the place of its caller from now on, with the lease that goes to the one that waits for it. */
-  takeOver(): Pick<Waiting, 'resolve' | 'reject'>;
-  /** The caller's permission to send now. */
-  lease(): Lease;
+/** Who follows the ticket of a call that limits do not hold (`observed-call.ts`). */
+interface Observer {
   /** The ticket has to wait. */
   onHeld(): void;
   /** Ends the reckoning. */
@@ -92,8 +86,8 @@ export class QueuedCall implements Ticket {
   mayTakeReserved = false;
   /** When its ceiling was last said to have a slot for it, monotonic milliseconds; `null` = it was not asked. */
   slotExpectedAt: number | null = null;
-  /** What its caller deals with, where limits do not hold the call; `null` = they do. */
-  observed: ObservedTicket | null = null;
+  /** Who follows the ticket, where limits do not hold the call; `null` = they do. */
+  observer: Observer | null = null;
   /** What has held it (`wait-causes.ts`); `null` = it never waited without a grant. */
   heldSoFar: CallHeld | null = null;
   #state = entering;
@@ -150,8 +144,7 @@ export class QueuedCall implements Ticket {
   }
 
   whenGranted(): Promise<Lease> {
-    if (this.request.mode === 'observe') this.observed ??= this.#registry.observe(this);
-    return this.observed === null ? this.#registry.wait(this) : this.observed.whenGranted();
+    return this.#registry.wait(this);
   }
 
   remainingMs(): number {
@@ -167,26 +160,19 @@ export class QueuedCall implements Ticket {
   }
 
   waitedMs(): number {
-    return this.observed === null ? this.#waitedMs : this.observed.waitedMs();
+    return this.#waitedMs;
   }
 
   held(): readonly HeldTime[] {
-    return this.observed === null && this.heldSoFar !== null
-      ? heldTimes(this.heldSoFar, this.#waitedMs)
-      : nothingHeldIt;
+    return this.heldSoFar === null ? nothingHeldIt : heldTimes(this.heldSoFar, this.#waitedMs);
   }
 
-  get isObserved(): boolean {
-    return this.observed !== null;
-  }
-
-  would(): Promise<Reckoned | null> {
-    return this.observed === null ? Promise.resolve(null) : this.observed.would();
+  would(): Promise<null> {
+    return Promise.resolve(null);
   }
 
   leave(): void {
-    if (this.observed === null) this.#registry.end(this, handedIn);
-    else this.observed.leave();
+    this.#registry.end(this, handedIn);
   }
 
   /** Milliseconds in its lane so far, the wait under way included. */
@@ -227,27 +213,6 @@ export class QueuedCall implements Ticket {
 
 // The registry
 
-/** More calls than so many are sent without a ticket while limits do not hold them: what is reckoned is bounded, as what waits is. */
-const maxReckoned = 20_000;
-
-const always = (): boolean => true;
-/** The client of a ticket whose call has left already. */
-const nobody = new AbortController().signal;
-
-/** Whose call it is that limits do not hold. */
-export interface ObservedCaller {
-  readonly audience: AbortSignal;
-  /** False once the key of the call is not valid any more. */
-  readonly stillValid: () => boolean;
-}
-
-type Observe = (call: QueuedCall, caller: ObservedCaller) => ObservedTicket;
-
-const callerOf = ({ clientGone, request: { stillValid } }: QueuedCall): ObservedCaller => ({
-  audience: clientGone,
-  stillValid,
-});
-
 export class WaitRegistry {
   readonly clock: Clock;
   readonly #parts: AdmissionParts;
@@ -257,14 +222,12 @@ export class WaitRegistry {
   readonly calls = new ShortLived<TicketId, QueuedCall>();
   /** The lanes in which calls wait now, under each ceiling. */
   readonly #lanesUnder = new Map<CeilingKey, Set<LaneView>>();
-  readonly #observe: Observe;
 
-  constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses, observe: Observe) {
+  constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses) {
     this.clock = parts.clock;
     this.#parts = parts;
     this.#lanes = lanes;
     this.#causes = causes;
-    this.#observe = observe;
   }
 
   /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
@@ -323,57 +286,16 @@ export class WaitRegistry {
     this.#count(call.lane, 1);
     // A call that has a grant waits for its slot of the ceiling; if there is none, it begins to be held then.
     if (!call.asksForSlot) this.begins(call);
-    const stop =
-      call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateForCeiling(call, since) : null);
+    const stop = call.reasonToStop(since);
     if (stop !== null) this.end(call, stop);
-    else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
+    else this.moveToJoinedBucket(call);
     return promise;
-  }
-
-  /**
-   * Enters a call that limits do not hold. Its ticket keeps nothing of it.
-   * @param enterLane takes the ticket into its lane; rejects where it is refused
-   */
-  enterObserved(
-    request: AdmissionRequest,
-    audience: AbortSignal,
-    enterLane: (call: QueuedCall) => Promise<unknown>,
-  ): QueuedCall {
-    const { stillValid } = request;
-    const call = this.enter({ ...request, stillValid: always }, nobody);
-    audience.addEventListener('abort', call, { once: true });
-    const observed = this.#observe(call, { audience, stillValid });
-    call.observed = observed;
-    if (this.calls.size <= maxReckoned) void observed.follow(enterLane(call));
-    else observed.stop();
-    return call;
-  }
-
-  /** Limits do not hold the call any more: they are reckoned beside it. */
-  observe(call: QueuedCall): ObservedTicket {
-    const observed = this.#observe(call, callerOf(call));
-    void observed.follow(Promise.resolve());
-    return observed;
-  }
-
-  /** A reload has changed whether limits hold the call: who is held by them is sent now, and whose call was sent already leaves its lane. */
-  changeMode(call: QueuedCall): void {
-    const { state, observed } = call;
-    if (call.request.mode === 'enforce') return observed?.stop();
-    if (observed !== null || state.kind !== 'waiting') return;
-    // What has held the caller ends here; what holds its ticket goes on.
-    const { wasHeld } = call;
-    this.#ends(call);
-    const caller = this.#observe(call, callerOf(call));
-    if (wasHeld) this.begins(call);
-    call.observed = caller;
-    call.become({ ...state, since: this.#parts.clock.monotonic(), ...caller.takeOver() });
-    state.resolve(caller.lease());
   }
 
   /** What holds the call is noted from now on. */
   begins(call: QueuedCall): void {
     call.heldSoFar = this.#causes.begins(call.heldSoFar, call.lane);
+    call.observer?.onHeld();
   }
 
   #ends(call: QueuedCall): void {
@@ -413,13 +335,6 @@ export class WaitRegistry {
     detached(limiter.move(admission.bucket, { ...admission, ...joined, maxWaitMs, position }));
   }
 
-  /** A store failed in a way that no refusal describes: the caller hears of it, or whoever reads the log where nobody waits. */
-  fail(call: QueuedCall, failure: unknown): void {
-    if (call.observed !== null && !(failure instanceof Refusal))
-      this.#parts.detached(Promise.reject(failure as Error));
-    this.end(call, failure);
-  }
-
   /** Ends the call in admission, and rejects its waiting caller. A second `end` of the same call does nothing. */
   end(call: QueuedCall, why: unknown): void {
     const { state } = call;
@@ -451,22 +366,9 @@ export class WaitRegistry {
     try {
       known = (await this.#parts.limiter.forecast(bucket, ticket)) ?? known;
     } finally {
-      const full = this.#fullFor(call);
+      const full = this.#parts.limiter.laneCeiling(call.lane.bucket, call.lane.key);
       const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
       if (call.isWaiting) this.end(call, expired(waitMs, heldBy));
     }
-  }
-
-  /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
-  #lateForCeiling(call: QueuedCall, now: number): Refusal | null {
-    const full = isBackground(call.lane.key) ? null : this.#fullFor(call);
-    if (full === null || now + full.waitMs <= call.deadline) return null;
-    return waitTooLong(full, call.request);
-  }
-
-  /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = it may have one. */
-  #fullFor({ lane, request }: QueuedCall): Hold | null {
-    const known = this.#parts.limiter.laneCeiling(lane.bucket, lane.key);
-    return known !== null && known.waitMs > 0 && known.tag === request.admission.ceilingTag ? known : null;
   }
 }

@@ -79,9 +79,7 @@ export interface Ticket {
   readonly ahead: number;
   /** What held the call in the waits that are over, longest first; empty = nothing did. */
   held(): readonly HeldTime[];
-  /** Limits do not hold the call: they are only reckoned. A reload may change it. */
-  readonly isObserved: boolean;
-  /** What limits would have done with a call that is only observed, as far as is known now; `null` = it is not known. */
+  /** What limits would have done with a call that is only observed, as far as is known now; `null` = it is not known, or they hold it. */
   would(): Promise<Reckoned | null>;
   /** Ends the call in admission: its caller waits no more. The journey calls this on every path. */
   leave(): void;

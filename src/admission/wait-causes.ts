@@ -55,13 +55,13 @@ export function heldTimes(held: CallHeld, waitedMs: number): readonly HeldTime[]
 
 export class WaitCauses {
   readonly #parts: Pick<AdmissionParts, 'clock' | 'limiter'>;
-  readonly #onLook: (lanes: Iterable<LaneView>) => void;
+  readonly #onLook: () => void;
   /** The lanes in which calls are held. */
   readonly #lanes = new Set<LaneView>();
   #cancelLook: CancelTimer = () => {};
 
-  /** @param onLook gets the lanes in which calls are held, every `lookEveryMs` */
-  constructor(parts: Pick<AdmissionParts, 'clock' | 'limiter'>, onLook: (lanes: Iterable<LaneView>) => void) {
+  /** @param onLook called every `lookEveryMs` while calls are held */
+  constructor(parts: Pick<AdmissionParts, 'clock' | 'limiter'>, onLook: () => void) {
     this.#parts = parts;
     this.#onLook = onLook;
   }
@@ -108,7 +108,7 @@ export class WaitCauses {
   #lookLater(): void {
     this.#cancelLook = this.#parts.clock.after(lookEveryMs, () => {
       for (const lane of this.#lanes) this.#look(lane);
-      this.#onLook(this.#lanes);
+      this.#onLook();
       this.#lookLater();
     });
   }

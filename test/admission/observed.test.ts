@@ -149,20 +149,6 @@ test('nothing is left when all calls have ended, and nothing waits on after the 
 
 const changeTo = (mode: AdmissionRequest['mode']): void => all.reload({ mode });
 
-test('a reload that ends the enforcement sends who waits, at once', async () => {
-  await answer(await send('a', enforced));
-  const ticket = await all.ticketOf('b', enforced);
-  const granted = ticket.whenGranted();
-  await pass(500);
-  changeTo('observe');
-  const lease = await granted;
-  expect(all.clock.monotonic()).toBe(500);
-  expect(await answer({ ticket, lease })).toBe('wait 2 s');
-  expect(ticket.waitedMs()).toBe(500);
-  await pass(5_000);
-  expect(reckoned.map(([id]) => id)).toEqual(['b']);
-});
-
 test('a reload that begins the enforcement holds nobody behind calls that were sent already', async () => {
   for (const id of ['a', 'b', 'c', 'd']) await answer(await send(id));
   changeTo('enforce');
