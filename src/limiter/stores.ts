@@ -10,7 +10,6 @@ import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { RedisHealth } from '../redis/health.ts';
 import { malformed, wordOf } from '../redis/malformed-reply.ts';
 import { type RedisTrouble, RedisUnusable, requireUsable } from '../redis/trouble.policy.ts';
-import { RedisTroubles } from '../redis/troubles.ts';
 import { createMapsIn } from '../replicated/redis-map.ts';
 import { type CreateMap, MemoryMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
@@ -99,7 +98,6 @@ class SharedStores implements Stores {
   readonly #parts: StoreParts;
   readonly #settings: RedisSettings;
   readonly #startedAt: number;
-  readonly #troubles: RedisTroubles;
   readonly #connection: RedisConnection;
   readonly #redis: RedisHealth;
   readonly #replica: Presence;
@@ -114,10 +112,9 @@ class SharedStores implements Stores {
     this.#parts = parts;
     this.#settings = settings;
     this.#startedAt = clock.monotonic();
-    this.#troubles = new RedisTroubles(log);
     const connection = connect(settings, { clock, random }, (failure) => {
       telemetry.count('sluice_redis_errors_total', { kind: 'connection' });
-      this.#troubles.note(failure);
+      this.#redis.note(failure);
     });
     this.#connection = connection;
     const replica = new Presence({
@@ -133,7 +130,6 @@ class SharedStores implements Stores {
       connection,
       clock,
       telemetry,
-      troubles: this.#troubles,
       commandTimeoutMs: settings.commandTimeoutMs,
       tripsOnPermanentError: settings.whenDown === 'local',
       check: () => this.#check(),
@@ -210,7 +206,7 @@ class SharedStores implements Stores {
   }
 
   trouble(): RedisTrouble | null {
-    return this.#troubles.now();
+    return this.#redis.trouble();
   }
 
   contact(): RedisContact {
@@ -242,7 +238,7 @@ class SharedStores implements Stores {
       await this.#connection.reachAll();
       await this.#replica.beat(this.#connection.client);
     } catch (failure) {
-      this.#troubles.note(failure);
+      this.#redis.note(failure);
       throw failure;
     }
   }

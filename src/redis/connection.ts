@@ -6,10 +6,10 @@
  * what is asked, whether Redis is available, the connections of subscribers (`subscriber.ts`).
  */
 import { readFileSync } from 'node:fs';
-import { Cluster, type ClusterOptions, Redis, type RedisOptions, SentinelConnector } from 'ioredis';
-import StandaloneConnectors from 'ioredis/built/connectors/StandaloneConnector.js';
+import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../clock.ts';
 import type { RedisNode, RedisSettings } from '../config/settings.ts';
+import { guardReplies } from './reply-guard.ts';
 import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriptionListener } from './subscriber.ts';
 
 export type RedisClient = Redis | Cluster;
@@ -21,15 +21,7 @@ const connectMs = 2_000;
 const silentMs = 2_000;
 const slotsRefreshMs = 1_000;
 
-// ioredis listens for one error of a socket only, and reports it. A TLS peer that is not trusted causes a second one, by the alert with which
-// it answers the end of the handshake: without a listener that would end the process.
-for (const { prototype } of [StandaloneConnectors.default, SentinelConnector]) {
-  const connect = Reflect.get(prototype, 'connect');
-  prototype.connect = async function (...words): ReturnType<typeof connect> {
-    const stream = await Reflect.apply(connect, this, words);
-    return stream.on('error', () => {});
-  };
-}
+guardReplies();
 
 export interface RedisConnection {
   readonly client: RedisClient;

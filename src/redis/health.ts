@@ -1,6 +1,6 @@
 /**
  * The one way to Redis: runs a command with a limit on every wait, repeats it with the same ids while that may help, and
- * knows whether Redis is available.
+ * knows whether Redis is available, and why not.
  *
  * Owns: repetition (a command that runs twice must be idempotent by id), the switch to "unavailable" within `patienceMs`
  * of the first failure, the way back, counting. Does not own: what the replica does meanwhile (`failover`).
@@ -13,7 +13,7 @@ import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
 import { MalformedReply } from './malformed-reply.ts';
-import type { RedisTroubles } from './troubles.ts';
+import { redisTrouble, troubleOf, type RedisTrouble } from './trouble.policy.ts';
 
 /** What became of a command. */
 export type Reply<T> =
@@ -38,6 +38,8 @@ const cooldownMs = 30_000;
 /** Each wrong reply may be one call of a client: the log names one in so many milliseconds. */
 const wrongReplyEveryMs = 30_000;
 
+const unknownTrouble = troubleOf('unknown');
+
 export interface AvailabilityWatcher {
   readonly onUnavailable: () => void;
   readonly onAvailable: () => void;
@@ -47,8 +49,6 @@ export interface HealthParts {
   readonly connection: RedisConnection;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
-  /** Gets each failure, and reports why Redis is unavailable. */
-  readonly troubles: RedisTroubles;
   /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
   readonly commandTimeoutMs: number;
   /**
@@ -74,6 +74,7 @@ export class RedisHealth {
   /** How much of that time this process itself was stalled. Milliseconds. */
   #stalledMs = 0;
   #cancelProbe = (): void => {};
+  #latestTrouble = unknownTrouble;
 
   constructor(parts: HealthParts) {
     this.#parts = parts;
@@ -113,6 +114,16 @@ export class RedisHealth {
     return unavailable;
   }
 
+  /** A connection or a command failed, or the server answers but cannot be used (`RedisUnusable`). */
+  note(failure: unknown): void {
+    this.#latestTrouble = redisTrouble(failure) ?? this.#latestTrouble;
+  }
+
+  /** Why Redis is unavailable; `null` while it is available. */
+  trouble(): RedisTrouble | null {
+    return this.#state === 'down' ? this.#latestTrouble : null;
+  }
+
   /** Calls the watcher at both switches, in the turn of the event loop in which they happen. Returns the function that ends that. */
   watch(watcher: AvailabilityWatcher): () => void {
     this.#watchers.add(watcher);
@@ -142,7 +153,7 @@ export class RedisHealth {
       return { kind: 'reply', value, sentAt };
     } catch (failure) {
       telemetry.count('sluice_redis_errors_total', { kind: kindOf(failure) });
-      this.#parts.troubles.note(failure);
+      this.note(failure);
       if (isPermanent(failure)) {
         this.#reportWrong(command, failure);
         if (tripsOnPermanentError) this.#goDown(cooldownMs);
@@ -164,27 +175,28 @@ export class RedisHealth {
   #noteSuccess(): void {
     this.#failingSince = null;
     this.#stalledMs = 0;
-    this.#parts.troubles.answered();
+    if (this.#takesCommands) this.#latestTrouble = unknownTrouble;
   }
 
   #goDown(probeInMs: number): void {
     if (!this.#takesCommands) return;
     const wasUp = this.isUp;
     this.#state = 'down';
-    this.#parts.troubles.unavailable();
+    const { reason, advice } = this.#latestTrouble;
+    this.#parts.telemetry.log.warn('Redis is away', { reason, advice });
     if (wasUp) for (const watcher of this.#watchers) watcher.onUnavailable();
     this.#probeIn(probeInMs);
   }
 
   #probeIn(ms: number): void {
-    const { clock, connection, check, telemetry, troubles } = this.#parts;
+    const { clock, connection, check, telemetry } = this.#parts;
     this.#cancelProbe = clock.after(ms, () => {
       if (!connection.isReady()) return this.#probeIn(probeMs);
       check().then(
         () => void this.#goUp(),
         (failure: unknown) => {
           telemetry.count('sluice_redis_errors_total', { kind: kindOf(failure) });
-          troubles.note(failure);
+          this.note(failure);
           if (this.#state === 'closed') return;
           if (isPermanent(failure)) this.#reportWrong('other', failure);
           this.#probeIn(probeMs);
@@ -197,7 +209,7 @@ export class RedisHealth {
     if (this.#state === 'closed') return;
     this.#state = 'resuming';
     this.#noteSuccess();
-    this.#parts.troubles.back();
+    this.#parts.telemetry.log.info('Redis is back');
     await this.#parts.beforeResume?.();
     // It may have gone again meanwhile.
     if (this.#state !== 'resuming') return;

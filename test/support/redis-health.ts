@@ -3,7 +3,6 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { connectRedis } from '../../src/redis/connection.ts';
 import { RedisHealth } from '../../src/redis/health.ts';
-import { RedisTroubles } from '../../src/redis/troubles.ts';
 import { noTelemetry } from './no-telemetry.ts';
 import { plainRedis } from './plain-redis.ts';
 import { until } from './until.ts';
@@ -21,7 +20,6 @@ export async function startHealth(
     connection,
     clock: systemClock,
     telemetry: noTelemetry,
-    troubles: new RedisTroubles(noTelemetry.log),
     commandTimeoutMs,
     tripsOnPermanentError: false,
     check: async () => void (await connection.client.ping()),
