@@ -12,7 +12,7 @@ import type {
   WorkspaceSettings,
 } from '../config/settings.ts';
 import { configurationWarnings } from '../config/warnings.ts';
-import { canReplace, readCredential, readTokenFile, usableAccess } from '../credentials/token-file.ts';
+import { canReplace, readCredential, readTokenFile } from '../credentials/token-file.ts';
 import { clientCredentials, noToken, type Fetched } from '../credentials/token-endpoint.ts';
 import { createEndpoint, tryOrigin } from '../dispatch/one-request.ts';
 import { credentialFaultWords } from '../errors.ts';
@@ -151,7 +151,7 @@ async function trialLine(
 
 /**
  * The value of a credential, read or fetched once and not kept. No refresh token is used, because that would end it: `unused` where its
- * file could be replaced and has no access token that is still valid.
+ * file could be replaced.
  */
 async function valueOf({ source }: UpstreamCredential, upstream: UpstreamSettings) {
   if (source.kind === 'value') return source;
@@ -167,8 +167,7 @@ async function valueOf({ source }: UpstreamCredential, upstream: UpstreamSetting
       )({ client, upstream, unwanted: null, signal });
     const seen = await readTokenFile(client.refreshTokenFile);
     if (seen.kind === 'failed') return seen;
-    const mayBeUsed = await canReplace(seen);
-    return mayBeUsed ? usableAccess(seen.stored, null, clock) : noToken('unwritable');
+    return (await canReplace(seen)) ? null : noToken('unwritable');
   };
   const read = await fetch();
   if (read === null) return { kind: 'unused' } as const;

@@ -118,11 +118,6 @@ export class ChangingSource {
     return leftMs <= 0 && !isFailing ? null : leftMs;
   }
 
-  /** Another replica has a new token, which may have revoked the token in use here. */
-  storedElsewhere(token: FetchedToken): void {
-    if (!this.#isFetching && token.token !== this.#inUse?.token) this.#take(token);
-  }
-
   /** What values are fetched with has changed, or the value may have: it is fetched, without the wait after a failure. */
   retry(): void {
     if (this.#isFetching) return;

@@ -14,7 +14,7 @@ import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts'
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { ChangingSource, type CredentialState } from './changing-source.ts';
 import { RefreshGrant } from './refresh-grant.ts';
-import { fetchForAll, sharedName, tokenIn, type SharedToken } from './shared-tokens.ts';
+import { fetchForAll, type SharedToken } from './shared-tokens.ts';
 import { clientCredentials, type FetchToken, type SendTokenRequest } from './token-endpoint.ts';
 import { readCredential } from './token-file.ts';
 
@@ -45,8 +45,6 @@ interface Kept {
   readonly close: () => void;
   /** Since the last reload. */
   isUsed: boolean;
-  /** Name under which replicas share the token; `null` = it is not shared. */
-  readonly sharedName: string | null;
 }
 
 export class Credentials {
@@ -64,17 +62,10 @@ export class Credentials {
   #isClosed = false;
 
   constructor(parts: CredentialParts) {
-    const { clock, createMap, settings } = parts;
+    const { createMap, settings } = parts;
     const { labelKey } = settings.privacy;
     this.#parts = parts;
-    const map = createMap?.<SharedToken>({
-      name: 'token.3',
-      onChange: (name, entry) => {
-        const token = tokenIn(entry, clock.monotonic());
-        for (const kept of this.#kept.values())
-          if (token !== null && kept.sharedName === name) kept.source.storedElsewhere(token);
-      },
-    });
+    const map = createMap?.<SharedToken>({ name: 'token.3' });
     this.#fetchForAll =
       map === undefined ? null : fetchForAll({ ...parts, labelKey, map, fetch: this.#fetch });
     this.reload(settings.upstreams);
@@ -149,7 +140,7 @@ export class Credentials {
   }
 
   #create(source: Changing, upstream: UpstreamSettings): Kept {
-    const { clock, settings, telemetry } = this.#parts;
+    const { clock, telemetry } = this.#parts;
     const upstreams = new Set<string>();
     const client = source.kind === 'oauth' ? source.client : null;
     const forAll = client?.shared === true ? this.#fetchForAll : null;
@@ -186,7 +177,6 @@ export class Credentials {
       source: made,
       upstreams,
       isUsed: true,
-      sharedName: client === null || forAll === null ? null : sharedName(settings.privacy.labelKey, client),
       close: () => {
         watch?.close();
         made.close();

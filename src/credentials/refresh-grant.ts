@@ -10,10 +10,9 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { noToken, readRefreshToken, readToken, tokenRequest } from './token-endpoint.ts';
-import type { Fetched, SendTokenRequest, TokenFetch } from './token-endpoint.ts';
-import { grantText, readTokenFile, replaceTokenFile, usableAccess } from './token-file.ts';
-import type { ReadFile, StoredGrant } from './token-file.ts';
+import { noToken, readRefreshToken, readToken, sendableForMs, tokenRequest } from './token-endpoint.ts';
+import type { Fetched, FetchedToken, SendTokenRequest, TokenFetch } from './token-endpoint.ts';
+import { readTokenFile, replaceTokenFile, type ReadFile } from './token-file.ts';
 
 /** A response that nobody reads may be the only one that names the next refresh token. */
 const { signal: never } = new AbortController();
@@ -33,6 +32,8 @@ export class RefreshGrant {
   #idle: Promise<unknown> = Promise.resolve();
   /** Client and refresh token that the endpoint has refused for good: with a new secret the same token may be accepted. */
   #ended: string | null = null;
+  /** The latest access token, for whoever else uses the grant. */
+  #latest: FetchedToken | null = null;
 
   constructor(parts: RefreshGrantParts) {
     this.#parts = parts;
@@ -53,42 +54,40 @@ export class RefreshGrant {
   async #fetch(input: RenewalInput): Promise<Fetched> {
     const seen = await readTokenFile(this.#parts.path);
     if (seen.kind === 'failed') return seen;
-    const found = usableAccess(seen.stored, input.unwanted, this.#parts.clock);
-    if (found !== null) return found;
-    if (this.#ended === endedName(input, seen.stored)) return noToken('grant_ended');
+    if (this.#latest !== null && this.#latest.token !== input.unwanted && this.#isUsable(this.#latest))
+      return { ...this.#latest, isShared: true };
+    if (this.#ended === endedName(input, seen)) return noToken('grant_ended');
     const isReplaced = await replaceTokenFile(seen, seen.text);
     return isReplaced ? this.#exchange(input, seen) : noToken('unwritable');
+  }
+
+  #isUsable({ issuedAt, lifeMs }: FetchedToken): boolean {
+    return lifeMs === null || this.#parts.clock.monotonic() < issuedAt + sendableForMs(lifeMs);
   }
 
   async #exchange(input: RenewalInput, seen: ReadFile): Promise<Fetched> {
     const { clock, send, telemetry } = this.#parts;
     const { client, upstream } = input;
-    const { refreshToken } = seen.stored;
-    const [issuedAt, asked] = [clock.monotonic(), clock.now()];
-    const result = await send(tokenRequest(client, refreshToken), upstream, never);
+    const issuedAt = clock.monotonic();
+    const result = await send(tokenRequest(client, seen.refreshToken), upstream, never);
     if (result.kind === 'failed') return noToken(result.fault);
     const read = readToken(result.reply, clock.now(), 'refresh_token');
     if (read.kind === 'failed' && read.fault === 'grant_ended') {
-      this.#ended = endedName(input, seen.stored);
+      this.#ended = endedName(input, seen);
       telemetry.log.error(
         'a refresh token is not valid any more: authorize the client again and write the new refresh token to its file',
         { upstream: upstream.name },
       );
     }
     const next = readRefreshToken(result.reply);
-    if (read.kind === 'token' || next !== null) {
-      const access =
-        read.kind === 'failed'
-          ? null
-          : { ...read, endsAt: read.lifeMs === null ? null : asked + read.lifeMs };
-      await this.#save({ refreshToken: next ?? refreshToken, access }, seen, upstream.name);
-    }
-    return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
+    if (next !== null) await this.#save(next, seen, upstream.name);
+    if (read.kind === 'failed') return read;
+    return (this.#latest = { ...read, issuedAt, isShared: false });
   }
 
-  async #save(grant: StoredGrant, seen: ReadFile, upstream: string): Promise<void> {
+  async #save(refreshToken: string, seen: ReadFile, upstream: string): Promise<void> {
     const { telemetry } = this.#parts;
-    if (await replaceTokenFile(seen, grantText(grant))) return;
+    if (await replaceTokenFile(seen, `${refreshToken}\n`)) return;
     telemetry.count('sluice_credential_renewals_total', { upstream, outcome: 'unwritable' });
     telemetry.log.error(
       'a new refresh token could not be written and is lost when its access token ends: free or mend the disk, and authorize the client again',
@@ -97,5 +96,5 @@ export class RefreshGrant {
   }
 }
 
-const endedName = ({ client }: RenewalInput, { refreshToken }: StoredGrant): string =>
+const endedName = ({ client }: RenewalInput, { refreshToken }: ReadFile): string =>
   JSON.stringify([client, refreshToken]);

@@ -39,7 +39,7 @@ export const sharedName = (labelKey: string, client: OAuthClient): string => {
 };
 
 /** The token in an entry, as a fetch that began at `askedAt` would have brought it. */
-export function tokenIn({ value, leftMs }: Entry<SharedToken>, askedAt: number): FetchedToken | null {
+function tokenIn({ value, leftMs }: Entry<SharedToken>, askedAt: number): FetchedToken | null {
   if (value.kind !== 'token') return null;
   const ageMs = value.lifeMs === null ? 0 : value.lifeMs - leftMs;
   return { ...value, issuedAt: askedAt - ageMs, isShared: true };

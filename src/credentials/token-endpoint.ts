@@ -158,7 +158,7 @@ export function readRefreshToken({ status, body }: TokenReply): string | null {
 }
 
 /** True for an access token that can be sent in a field. */
-export const isAccessToken = (value: unknown): value is string =>
+const isAccessToken = (value: unknown): value is string =>
   typeof value === 'string' && value.length <= maxTokenLength && /^[!-~]+$/.test(value);
 
 /** True for a refresh token (RFC 6749 §A.17) that is not longer than what is read of its file. */

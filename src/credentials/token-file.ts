@@ -7,8 +7,7 @@ import { access, constants, open, readFile, realpath, rename, rm, stat } from 'n
 import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/values.ts';
-import { isAccessToken, isRefreshToken, noToken, objectOf, sendableForMs } from './token-endpoint.ts';
-import type { Fetched, FetchedToken, NoToken } from './token-endpoint.ts';
+import { isRefreshToken, noToken, objectOf, type Fetched, type NoToken } from './token-endpoint.ts';
 
 /** A longer file is not taken for one with a credential. Bytes. */
 const maxBytes = 65_536;
@@ -34,7 +33,7 @@ export async function readCredential(path: string, clock: Pick<Clock, 'monotonic
 export interface ReadFile {
   readonly kind: 'read';
   readonly text: string;
-  readonly stored: StoredGrant;
+  readonly refreshToken: string;
   /** The path with all symbolic links resolved, so that no link is ever replaced by a file. */
   readonly realPath: string;
   readonly owner: { readonly mode: number; readonly uid: number; readonly gid: number };
@@ -45,10 +44,10 @@ export async function readTokenFile(path: string): Promise<ReadFile | NoToken> {
   try {
     const realPath = await realpath(path);
     const read = await readSmallFile(realPath);
-    const stored = read === null ? null : parseGrant(read.text);
-    return read === null || stored === null
+    const refreshToken = read === null ? null : refreshTokenIn(read.text);
+    return read === null || refreshToken === null
       ? noToken('invalid')
-      : { kind: 'read', ...read, stored, realPath };
+      : { kind: 'read', ...read, refreshToken, realPath };
   } catch {
     return noToken('missing');
   }
@@ -98,54 +97,9 @@ export const canReplace = ({ realPath }: ReadFile): Promise<boolean> =>
     () => false,
   );
 
-/** A refresh token and the access token that came with it. */
-export interface StoredGrant {
-  readonly refreshToken: string;
-  /** Processes that see the same file share this token, also without Redis. `null` = the file has none that can be used. */
-  readonly access: {
-    readonly token: string;
-    /** The token's whole lifetime, milliseconds; `null` = not known. */
-    readonly lifeMs: number | null;
-    /** When the token ends, milliseconds since the epoch; `null` = not known. */
-    readonly endsAt: number | null;
-  } | null;
-}
-
-/**
- * Reads the text of the file: the refresh token alone, or JSON with the names of RFC 6749 §5.1; `null`: there is no refresh token in it. An
- * access token with a lifetime (`expires_in`) counts only where the file also states when it ends (`expires_at`), so that a response of
- * the endpoint that somebody saved by hand is exchanged.
- */
-export function parseGrant(text: string): StoredGrant | null {
+/** The refresh token in the text of a file: the token alone, or JSON with the name of RFC 6749 §5.1; `null` = there is none. */
+export function refreshTokenIn(text: string): string | null {
   const trimmed = text.trim();
-  const json = trimmed.startsWith('{') ? objectOf(trimmed) : { refresh_token: trimmed };
-  const { refresh_token: refreshToken, access_token: token, expires_in: life, expires_at: end } = json ?? {};
-  if (!isRefreshToken(refreshToken)) return null;
-  if (!isAccessToken(token)) return { refreshToken, access: null };
-  if (typeof life === 'number' && life > 0 && typeof end === 'number')
-    return { refreshToken, access: { token, lifeMs: life * 1_000, endsAt: end * 1_000 } };
-  const isUntimed = life === undefined && end === undefined;
-  return { refreshToken, access: isUntimed ? { token, lifeMs: null, endsAt: null } : null };
-}
-
-/** The text of the file; `expires_at` is in seconds since the epoch. */
-export function grantText({ refreshToken, access }: StoredGrant): string {
-  const { token, lifeMs = null, endsAt = null } = access ?? {};
-  const times =
-    lifeMs === null || endsAt === null ? {} : { expires_in: lifeMs / 1_000, expires_at: endsAt / 1_000 };
-  return `${JSON.stringify({ refresh_token: refreshToken, access_token: token, ...times }, null, 2)}\n`;
-}
-
-/** The stored access token as a fetch would have brought it, unless it is the unwanted one or has ended. */
-export function usableAccess(
-  { access }: StoredGrant,
-  unwanted: string | null,
-  clock: Pick<Clock, 'now' | 'monotonic'>,
-): FetchedToken | null {
-  if (access === null || access.token === unwanted) return null;
-  const { token, lifeMs, endsAt } = access;
-  // The clock of the process that wrote the file may have been ahead of this one.
-  const ageMs = lifeMs === null || endsAt === null ? 0 : Math.max(0, clock.now() - (endsAt - lifeMs));
-  if (lifeMs !== null && ageMs >= sendableForMs(lifeMs)) return null;
-  return { kind: 'token', token, lifeMs, issuedAt: clock.monotonic() - ageMs, isShared: true };
+  const token = trimmed.startsWith('{') ? objectOf(trimmed)?.['refresh_token'] : trimmed;
+  return isRefreshToken(token) ? token : null;
 }

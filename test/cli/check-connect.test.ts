@@ -99,7 +99,7 @@ describe('a credential', () => {
     ]);
   });
 
-  test('by a refresh token uses none: the file is tried, and the access token that stands there', async () => {
+  test('by a refresh token uses none: the file is tried', async () => {
     const { origin } = await upstream(guarded);
     const { url, requests, close } = await startTokenEndpoint({ refresh: 'single_use' });
     closers.push(close);
@@ -107,14 +107,11 @@ describe('a credential', () => {
     closers.push(() => rmSync(folder, { recursive: true }));
     const at = (name: string): string => join(folder, name);
     writeFileSync(at('fresh'), 'canary-refresh\n', { mode: 0o600 });
-    const inUse = '{"refresh_token":"canary-refresh","access_token":"canary-right"}';
-    writeFileSync(at('used'), inUse, { mode: 0o600 });
     writeFileSync(at('open'), 'canary-refresh');
     chmodSync(at('open'), 0o644);
     const client = 'clientId: client-sim, clientSecret: secret-of-the-client, refreshTokenFile';
     const files = {
       fresh: at('fresh'),
-      used: at('used'),
       gone: at('none'),
       fixed: '/proc/sys/kernel/ostype',
     };
@@ -129,7 +126,6 @@ describe('a credential', () => {
       'not tried; the refresh token’s file can be read and replaced, and to use the token would end it';
     expect(lines).toEqual([
       `ok:     fresh ${origin}: ${untried}`,
-      `ok:     used ${origin}: answers 200 and takes the credential`,
       `FAILED: gone ${origin}: the credential is not available: its file is missing (missing)`,
       `FAILED: fixed ${origin}: the credential is not available: the file of its refresh token cannot be replaced (unwritable)`,
       `ok:     open ${origin}: ${untried}`,

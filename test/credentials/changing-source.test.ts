@@ -166,11 +166,3 @@ describe('a refusal of a token by the upstream', () => {
     expect(source.refused(3)).toBe(true);
   });
 });
-
-test('a token fetched by another replica is used when that replica reports it, once', async () => {
-  const { source, open, outcomes } = await withToken();
-  const token = { kind: 'token', token: 'two', lifeMs: 60_000, issuedAt: 0, isShared: true } as const;
-  for (const _ of [1, 2]) source.storedElsewhere(token);
-  expect(source.now()).toEqual(usable('two', 2));
-  expect([outcomes, open.length]).toEqual([['renewed', 'shared'], 0]);
-});

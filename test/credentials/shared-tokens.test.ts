@@ -39,7 +39,7 @@ describe('a shared token', () => {
       onError: () => {},
     });
     open.push(shared);
-    return new RedisMap({ redis: shared, name: 'token.3', labelKey: key, onChange: () => {} });
+    return new RedisMap({ redis: shared, name: 'token.3', labelKey: key });
   };
   /** A replica with this label key, whose endpoint issues numbered tokens. */
   const replica = (key = labelKey, map = mapOn(redis.port, key)) => {

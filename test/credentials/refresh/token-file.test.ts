@@ -15,54 +15,23 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import {
   canReplace,
-  grantText,
-  parseGrant,
   readTokenFile,
+  refreshTokenIn,
   replaceTokenFile,
-  usableAccess,
   type ReadFile,
 } from '../../../src/credentials/token-file.ts';
 
-const now = Date.UTC(2026, 10, 23, 12);
-const hour = 3_600_000;
-
 describe('the text of a refresh token’s file', () => {
-  // A response does not say when it was given: its access token is not used.
   test.each([
     ['what echo writes', 'shprt_1\n', 'shprt_1'],
     ['plain text of any visible characters', '  a/b+c=.~{}\r\n', 'a/b+c=.~{}'],
     ['a response of the endpoint', '{"access_token":"a","expires_in":3600,"refresh_token":"r"}', 'r'],
-    ['one with an end that is no time', '{"refresh_token":"r","access_token":"a","expires_at":"soon"}', 'r'],
-  ])('may be %s', (_, text, refreshToken) =>
-    expect(parseGrant(text)).toEqual({ refreshToken, access: null }),
-  );
+  ])('may be %s', (_, text, refreshToken) => expect(refreshTokenIn(text)).toBe(refreshToken));
 
   const none = '| \n|two\nlines|é|{"access_token":"a"}|{"refresh_token":7}|{'.split('|');
   test.each([...none, 'a'.repeat(16_385)])('%j holds no refresh token', (text) =>
-    expect(parseGrant(text)).toBeNull(),
+    expect(refreshTokenIn(text)).toBeNull(),
   );
-
-  test.each([
-    [{ token: 'a', lifeMs: hour, endsAt: now + hour }],
-    [{ token: 'a', lifeMs: null, endsAt: null }],
-    [null],
-  ])('says after a renewal what came of it: %j', (access) =>
-    expect(parseGrant(grantText({ refreshToken: 'r', access }))).toEqual({ refreshToken: 'r', access }),
-  );
-
-  test.each([
-    ['is used with the age that it has', now + hour / 2, null, 5_000 - hour / 2],
-    ['of a writer whose clock is ahead is not younger than now', now + 2 * hour, null, 5_000],
-    ['is not used when it is the unwanted one', now + hour, 'a', null],
-    ['is not used when it has ended', now, null, null],
-    ['is not used when it is about to end', now + 5_000, null, null],
-  ])('has an access token that %s', (_, endsAt, unwanted, issuedAt) => {
-    const grant = { refreshToken: 'r', access: { token: 'a', lifeMs: hour, endsAt } };
-    const expected = { kind: 'token', token: 'a', lifeMs: hour, issuedAt, isShared: true };
-    expect(usableAccess(grant, unwanted, { now: () => now, monotonic: () => 5_000 })).toEqual(
-      issuedAt === null ? null : expected,
-    );
-  });
 });
 
 let folder: string;
