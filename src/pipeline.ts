@@ -88,8 +88,7 @@ export class Pipeline {
     const isObserved = prepared.request.mode === 'observe';
     let ticket: Ticket | null = null;
     try {
-      const opening = checks.mayEnter();
-      if (opening !== null) await opening;
+      checks.mayEnter();
       ticket = await this.#parts.admission.enter(prepared.request, audience.signal);
       for (;;) {
         prepared.callRecord.queued();

@@ -1,32 +1,171 @@
 /**
- * The breakers that this replica knows: whether a call may be sent, and what its response changes. Decisions are those of
- * `breaker.policy.ts`. They hold here at once and are told to the other replicas; of those that want to probe, the shared map lets one.
+ * Breakers: what the upstream refuses for a reason that waiting does not cure is asked again by one call at a time, and rarely.
+ *
+ *   closed ── refused ──▶ open ── its time has come, a call asks ──▶ probing ── refused ──▶ open, for twice as long
+ *                                                                         └─── succeeded ──▶ closed
+ *
+ * Invariants: while a breaker is open nobody is sent; while it probes one call is; the pause between two probes grows from
+ * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
+ *
+ * First the decisions, which are pure (times are of the clock of whoever asks, milliseconds), then the breakers that this replica knows. A
+ * decision holds here at once and is told to the other replicas; of those that want to probe, the shared map lets one.
  *
  * A replica that has missed a change, because it started later or Redis was away, sends a call that the others would not have sent, and
  * its response corrects the replica. Invariant: what leaves this process are keyed digests and numbers.
  */
 import { LRUCache } from 'lru-cache';
 import { atMost } from '../bounded.ts';
-import type { BreakerSubject } from '../call.ts';
+import type { BreakerSubject, Feedback, Throttle } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
-import { anybody, type CreateMap, type Entry, type SharedMap } from '../replicated/shared-map.ts';
-import type { ObservedBreaker } from '../telemetry/events.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
 import {
-  afterRefusal,
-  afterSilence,
-  asProbe,
-  concernOf,
-  isForgotten,
-  memoryMs,
-  needsConfirmation,
-  partsOf,
-  type Breaker,
-  type Concern,
-  type Observation,
-  type Refused,
-} from './breaker.policy.ts';
+  anybody,
+  type CreateMap,
+  type Entry,
+  type PutReply,
+  type SharedMap,
+} from '../replicated/shared-map.ts';
+import type { ObservedBreaker } from '../telemetry/events.ts';
+/** Time from the first refusal to the first probe. */
+export const firstPauseMs = 60_000;
+export const maxPauseMs = 900_000;
+/** After a probe whose response decided nothing (a server error, a request with a mistake of its own). */
+export const silentPauseMs = 10_000;
+/** A probe whose response has not come by then is given up: another call may ask. */
+export const probeLifeMs = 60_000;
+/** A breaker that no call has asked for this long after its time is forgotten. */
+export const memoryMs = 3_600_000;
+/** A call that comes this much before the stated time is let through: the time was computed with the clocks of several machines. */
+const toleranceMs = 250;
+
+/** A breaker that is not closed. */
+export interface Breaker {
+  /** `open`: nobody is sent before `until`. `probing`: one call has been sent, and its response is awaited until then. */
+  readonly kind: 'open' | 'probing';
+  /** Status of the refusal, which is answered in the upstream's stead. */
+  readonly status: number;
+  /** What the provider's own error says beside it; `null` = no known word. */
+  readonly said: ProviderError | null;
+  /** Probes that were refused, and the first refusal. */
+  readonly refusals: number;
+  /** When the first of them came, Unix milliseconds. */
+  readonly since: number;
+  readonly until: number;
+}
+
+/** What an attempt shows of the upstream. */
+export type Observation =
+  | {
+      readonly kind: 'refused';
+      readonly status: number;
+      readonly throttle: Throttle;
+      readonly said: ProviderError | null;
+    }
+  | { readonly kind: 'succeeded' }
+  /** Neither: it broke, was refused for a reason of its own, or was not made. */
+  | { readonly kind: 'silent' };
+
+type Refused = Extract<Observation, { kind: 'refused' }>;
+
+/**
+ * The breaker after a refusal. Refusals of calls that were sent before it opened change nothing.
+ * @param before `null` = it was closed
+ * @param now `unixMs`: the same instant, Unix milliseconds
+ */
+export function afterRefusal(
+  before: Breaker | null,
+  { status, said, throttle, isProbe }: Refused & { readonly isProbe: boolean },
+  now: { readonly ms: number; readonly unixMs: number },
+): Breaker {
+  if (before !== null && !isProbe) return before;
+  const refusals = (before?.refusals ?? 0) + 1;
+  const pauseMs = Math.min(maxPauseMs, firstPauseMs * 2 ** (refusals - 1));
+  const until = now.ms + Math.max(pauseMs, throttle.waitMs ?? 0);
+  return { kind: 'open', status, said, refusals, since: before?.since ?? now.unixMs, until };
+}
+
+/** The breaker after a probe whose response decided nothing. */
+export const afterSilence = (before: Breaker, now: number): Breaker => ({
+  ...before,
+  kind: 'open',
+  until: now + silentPauseMs,
+});
+
+/** The breaker when the call that asks is its probe; `null`: it refuses the call until its time. */
+export const asProbe = (breaker: Breaker, now: number): Breaker | null =>
+  breaker.until - now > toleranceMs ? null : { ...breaker, kind: 'probing', until: now + probeLifeMs };
+
+/** True when no call has asked for the breaker for so long that its state says nothing about the upstream any more. */
+export const isForgotten = ({ until }: Breaker, now: number): boolean => now > until + memoryMs;
+
+// Which other calls a refusal concerns: all that carry the credential, or those to one host, for one model or on one path with it. A
+// refusal that lies in the call itself (it is too large, its query too expensive) concerns no other call; those by a limit that is not
+// the bucket's own (`secondary`) do.
+
+/**
+ * The parts of a breaker's name beside upstream and credential, by what it concerns; `null` among them: the call lacks that part, and has
+ * no such breaker.
+ */
+export const partsOf = {
+  credential: () => [],
+  host: ({ host }) => [host],
+  model: ({ model }) => [model],
+  path: ({ host, operation }) => [host, operation],
+  bucket: ({ bucket }) => [bucket],
+} satisfies Record<string, (subject: BreakerSubject) => readonly (string | null)[]>;
+export type Concern = keyof typeof partsOf;
+
+const ofReason = {
+  quota: 'credential',
+  unclear: 'credential',
+  store_state: 'host',
+  daily: 'model',
+  too_large: null,
+  max_cost: null,
+} as const;
+
+/** `null`: no other call is concerned. */
+export function concernOf(throttle: Throttle): Concern | null {
+  if (throttle.kind === 'secondary') return 'path';
+  if (throttle.kind !== 'permanent') return null;
+  const concern = throttle.scope ?? ofReason[throttle.reason];
+  return concern === 'call' ? null : concern;
+}
+
+/**
+ * True for a refusal that may lie in the call itself: it opens a breaker only where a second one follows before any call with the
+ * credential succeeds. Until then each such call is refused by the upstream itself, which costs nobody anything.
+ */
+export const needsConfirmation = (throttle: Throttle): boolean =>
+  throttle.kind === 'permanent' && throttle.reason === 'unclear';
+
+/** What an attempt shows. `null`: it was not made. */
+export function observationOf(
+  result:
+    | {
+        readonly kind: 'answered';
+        readonly head: { readonly status: number };
+        readonly feedback: Pick<Feedback, 'throttle' | 'errorStatus' | 'said'>;
+      }
+    | { readonly kind: 'failed' }
+    | null,
+): Observation {
+  if (result?.kind !== 'answered') return { kind: 'silent' };
+  const { throttle, errorStatus, said = null } = result.feedback;
+  const status = errorStatus ?? result.head.status;
+  if (throttle === null) return { kind: status < 400 ? 'succeeded' : 'silent' };
+  // A client that is asked to slow down is not refused for good.
+  if (throttle.kind === 'rate') return { kind: 'succeeded' };
+  // A server error proves nothing of an account, whatever code it carries; a shop is refused with 540, too.
+  const isRefused =
+    throttle.kind === 'secondary' ||
+    (throttle.kind === 'permanent' && (status < 500 || throttle.reason === 'store_state'));
+  return isRefused ? { kind: 'refused', status, throttle, said } : { kind: 'silent' };
+}
+
+// The breakers of this replica
 
 /** Breakers that are known at most; the one that changed longest ago is forgotten first. */
 const maxKnown = 10_000;
@@ -186,38 +325,23 @@ export class Breakers {
     const probing = asProbe(state, this.#now());
     if (probing === null) throw breakerRefusal(state, this.#now());
     // Calls of this replica are refused from here on, whatever the map has.
-    const other = await this.#share(this.#set(id, probing), version);
-    const won = other === null ? probing : this.#adopt(other);
-    if (won === null || won === probing) return won !== null;
-    throw breakerRefusal(won, this.#now());
+    const reply = await this.#put(this.#set(id, probing), version);
+    if (reply.kind !== 'lost' || reply.to.kind !== 'entry') return true;
+    const other = this.#adopt(reply.to);
+    if (other === null) return false;
+    throw breakerRefusal(other, this.#now());
   }
 
-  /** The change holds here at once; where another replica has made one that is not known here, that holds instead. */
+  /** The change holds here at once. Of two replicas that change a breaker in the same moment the later one counts. */
   #change(id: BreakerId, state: Breaker): void {
-    const before = this.#known.peek(id.key)?.version ?? null;
-    const changed = this.#set(id, state);
-    const share = async (): Promise<void> => {
-      const other = await this.#share(changed, before);
-      // It was closed before the refusal.
-      if (other?.value.state === null) await this.#share(changed, anybody);
-      else if (other !== null && this.#known.peek(id.key) === changed) this.#adopt(other);
-    };
-    this.#background(share());
+    this.#background(this.#put(this.#set(id, state), anybody));
   }
 
-  /** Puts a state into the map, over that of the version `over`. Resolves with what another replica has put there instead, if one has. */
-  async #share(
-    { id, state, version }: KnownBreaker,
-    over: string | null,
-  ): Promise<Entry<SharedBreaker> | null> {
+  /** Puts a state into the map, over that of the version `over`. */
+  #put({ id, state, version }: KnownBreaker, over: string): Promise<PutReply<SharedBreaker>> {
     const { until, ...shared } = state;
     const ttlMs = memoryMs + Math.max(0, until - this.#now());
-    const reply = await this.#map.put(
-      { name: id.key },
-      { id, state: shared },
-      { owner: version, ttlMs, over },
-    );
-    return reply.kind === 'lost' && reply.to.kind === 'entry' ? reply.to : null;
+    return this.#map.put({ name: id.key }, { id, state: shared }, { owner: version, ttlMs, over });
   }
 
   /** Makes this breaker what an entry says. Returns its state; `null` = it is closed. */

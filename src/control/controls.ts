@@ -12,13 +12,10 @@ import { anybody, type CreateMap, type SharedMap } from '../replicated/shared-ma
 
 /** Controls are read this often, so that a lost message is made up for. Milliseconds. */
 const readEveryMs = 5_000;
-/** How long an opening is remembered: longer than any upstream closes a bucket. Milliseconds. */
-const openingMemoryMs = 86_400_000;
+/** How long an opening can be read: by every replica, also one that missed the message. Milliseconds. */
+const openingMs = 60_000;
 /** How long the end of a pause is remembered, which nobody needs to know later. Milliseconds. */
 const resumedMs = 1_000;
-/** Buckets of an upstream that are remembered as opened, at most: beyond that, one may be opened a second time, which changes nothing. */
-const maxOpened = 10_000;
-
 export interface ControlsParts {
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;
@@ -38,9 +35,8 @@ export interface ControlsParts {
 interface Known {
   /** `until`: monotonic milliseconds. `since`: Unix milliseconds. */
   pause: { readonly until: number; readonly since: number } | null;
-  /** The latest opening, `at` monotonic milliseconds; `null` = nobody asked for one. */
-  opening: { readonly id: string; readonly at: number } | null;
-  readonly opened: Set<BucketKey>;
+  /** Names the latest opening; `null` = nobody asked for one. */
+  opening: string | null;
 }
 
 /**
@@ -64,7 +60,7 @@ export class Controls {
   constructor(parts: ControlsParts) {
     this.#parts = parts;
     const readAll = (): void => void this.#readAll().catch(parts.onFailure);
-    this.#map = parts.createMap({ name: 'control.3', onChange: readAll, onHeard: readAll });
+    this.#map = parts.createMap({ name: 'control.3', onChange: readAll });
   }
 
   /** Names of the upstreams that are configured now. */
@@ -94,14 +90,6 @@ export class Controls {
     return pause === null || ms <= 0 ? null : { ms, since: pause.since };
   }
 
-  /**
-   * A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here; `null` = nobody did.
-   */
-  used(upstream: string, bucket: BucketKey): Promise<void> | null {
-    const known = this.#known.get(upstream);
-    return known === undefined ? null : this.#openOne(known, bucket);
-  }
-
   pause(upstream: string, ms: number): Promise<ControlOutcome> {
     return this.#put(upstream, this.#parts.clock.now(), ms);
   }
@@ -114,7 +102,7 @@ export class Controls {
   }
 
   open(upstream: string): Promise<ControlOutcome> {
-    return this.#put(upstream, 'opened', openingMemoryMs);
+    return this.#put(upstream, 'opened', openingMs);
   }
 
   async #put(upstream: string, control: Control, ttlMs: number): Promise<ControlOutcome> {
@@ -135,24 +123,17 @@ export class Controls {
     ]);
     if (pause.kind === 'unavailable' || opening.kind === 'unavailable') return 'unavailable';
     const now = this.#parts.clock.monotonic();
-    const known = this.#known.get(upstream) ?? { pause: null, opening: null, opened: new Set() };
+    const known = this.#known.get(upstream) ?? { pause: null, opening: null };
     this.#known.set(upstream, known);
     const isPaused = pause.kind === 'entry' && typeof pause.value === 'number';
     known.pause = isPaused ? { until: now + pause.leftMs, since: pause.value } : null;
-    if (opening.kind === 'entry' && opening.owner !== known.opening?.id) {
-      known.opening = { id: opening.owner, at: now - (openingMemoryMs - opening.leftMs) };
-      known.opened.clear();
+    if (opening.kind === 'entry' && opening.owner !== known.opening) {
+      known.opening = opening.owner;
       this.#parts.onUpstreamReopened(upstream);
-      for (const bucket of this.#parts.bucketsOf(upstream)) await this.#openOne(known, bucket);
+      for (const bucket of this.#parts.bucketsOf(upstream))
+        await this.#parts.limiter.open(bucket, openingMs - opening.leftMs);
     }
     return 'done';
-  }
-
-  async #openOne(known: Known, bucket: BucketKey): Promise<void> {
-    if (known.opening === null || known.opened.has(bucket)) return;
-    if (known.opened.size >= maxOpened) known.opened.clear();
-    known.opened.add(bucket);
-    await this.#parts.limiter.open(bucket, this.#parts.clock.monotonic() - known.opening.at);
   }
 
   async #readAll(): Promise<void> {

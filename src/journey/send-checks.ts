@@ -8,8 +8,7 @@
  * named a credential of another quota, the call keeps the one that it entered with; nobody is sent with one that is known to have ended.
  */
 import type { Lease, Ticket } from '../admission/ticket.ts';
-import type { BreakerId } from '../breaker/breakers.ts';
-import { observationOf } from '../breaker/breaker.policy.ts';
+import { observationOf, type BreakerId } from '../breaker/breakers.ts';
 import type { InjectedField } from '../call.ts';
 import type { CredentialUse } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/dispatcher.ts';
@@ -43,16 +42,15 @@ export class SendChecks {
     this.#call = call;
   }
 
-  /** Before the call enters its lane; `null` = at once. @throws Refusal where it cannot be sent within its wait */
-  mayEnter(): Promise<void> | null {
+  /** Before the call enters its lane. @throws Refusal where it cannot be sent within its wait */
+  mayEnter(): void {
     const { breakers, controls } = this.#parts;
-    const { subject, admission, maxWaitMs } = this.#call.request;
+    const { subject, maxWaitMs } = this.#call.request;
     const refusal = breakers.openBreakerRefusal(subject);
     if (refusal !== null) throw refusal;
     this.#credential(maxWaitMs);
     const pausedMs = controls.pausedMs(subject.upstream);
     if (pausedMs > maxWaitMs) throw pausedTooLong('wait_too_long', pausedMs);
-    return controls.used(subject.upstream, admission.bucket);
   }
 
   /**

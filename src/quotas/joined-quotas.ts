@@ -20,9 +20,6 @@ const memoryMs = 86_400_000;
 /** Quotas, and forms of calls, that are remembered at most, and buckets of one. */
 const maxQuotas = 10_000;
 const maxBuckets = 500;
-/** So many more forms must have a name than another one before it is taken for that of all that begin alike. */
-const minVotes = 3;
-
 export interface JoinedQuotasParts {
   readonly clock: Pick<Clock, 'monotonic'>;
   readonly random: Pick<Random, 'hex'>;
@@ -62,14 +59,10 @@ export class JoinedQuotas {
   readonly #reportedAt = new LRUCache<string, number>(atMost(maxQuotas));
   /**
    * What a path names cannot always be told from what it does (`/repos/acme/shop/issues`). So a form (method and path without what names
-   * single things) that no response has named yet is taken for one of those beside it, where most of them have the same name; the response
-   * to its first call sets that right. Known to each replica for itself.
+   * single things) that no response has named yet is taken for the latest of those beside it; the response to its first call sets that
+   * right. By forms and by their beginnings up to a segment. Known to each replica for itself.
    */
   readonly #nameOfForm = new LRUCache<string, string>(atMost(maxQuotas));
-  /** By the beginning of forms up to a segment: the name that most of them have, and for how many more it speaks. */
-  readonly #votes = new LRUCache<string, { readonly name: string; readonly votes: number }>(
-    atMost(maxQuotas),
-  );
   /** The first name that was found for the bucket of a form: if that is several things, its bucket joins no second quota to the first. */
   readonly #nameOfBucket = new LRUCache<BucketKey, string>(atMost(maxQuotas));
 
@@ -88,10 +81,8 @@ export class JoinedQuotas {
 
   /** The name that responses give to the quota of calls of a form, as far as is known. */
   nameOf(upstream: string, form: string): string | null {
-    const known = this.#nameOfForm.get(`${upstream} ${form}`);
-    if (known !== undefined) return known;
-    const votes = beginningsOf(form).map((beginning) => this.#votes.get(`${upstream} ${beginning}`));
-    return votes.find((most) => most !== undefined && most.votes >= minVotes)?.name ?? null;
+    const known = [form, ...beginningsOf(form)].find((part) => this.#nameOfForm.has(`${upstream} ${part}`));
+    return this.#nameOfForm.get(`${upstream} ${known ?? form}`) ?? null;
   }
 
   /** What a response shows of the quota behind the bucket of its call. */
@@ -99,7 +90,8 @@ export class JoinedQuotas {
     const { name } = feedback.scope ?? {};
     if (named !== null && name !== undefined) {
       const { upstream, credential, host, separate } = parts;
-      this.#learnForm(upstream, named.form, name);
+      for (const part of [named.form, ...beginningsOf(named.form)])
+        this.#nameOfForm.set(`${upstream} ${part}`, name);
       if (named.isOfForm && (this.#nameOfBucket.get(bucket) ?? name) === name) {
         this.#nameOfBucket.set(bucket, name);
         const words = ['name', upstream, credential, host, ...separate, name];
@@ -108,20 +100,6 @@ export class JoinedQuotas {
       }
     }
     for (const words of quotaNames(parts, feedback)) this.#report(words, [bucket]);
-  }
-
-  /** A response to a call of this form has named the quota. */
-  #learnForm(upstream: string, form: string, name: string): void {
-    const key = `${upstream} ${form}`;
-    if (this.#nameOfForm.get(key) === name) return;
-    this.#nameOfForm.set(key, name);
-    for (const beginning of beginningsOf(form)) {
-      const at = `${upstream} ${beginning}`;
-      const before = this.#votes.get(at) ?? { name, votes: 0 };
-      // Each other name takes a vote away, so that the name of most is left (Boyer and Moore).
-      const votes = before.votes + (before.name === name ? 1 : -1);
-      this.#votes.set(at, votes < 0 ? { name, votes: 1 } : { ...before, votes });
-    }
   }
 
   #report(words: readonly string[], buckets: readonly BucketKey[]): void {

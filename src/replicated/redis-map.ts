@@ -52,7 +52,7 @@ export class RedisMap<V> implements SharedMap<V> {
   readonly #channel: string | null;
 
   constructor(parts: RedisMapParts<V>) {
-    const { redis, name, onChange, onHeard = () => {} } = parts;
+    const { redis, name, onChange } = parts;
     this.#parts = parts;
     this.#codec = parts.codec ?? (json as Codec<V>);
     this.#channel = onChange === undefined ? null : `sluice:shared:${name}:${redis.scope}`;
@@ -62,7 +62,7 @@ export class RedisMap<V> implements SharedMap<V> {
       const found = this.#entryIn({ name: entryName }, Buffer.from(entry, 'base64'), Number(ttlMs));
       if (found.kind === 'entry' && Number.isFinite(found.leftMs)) onChange(entryName, found);
     };
-    redis.listen(this.#channel, { onMessage, onReady: onHeard });
+    redis.listen(this.#channel, { onMessage, onReady() {} });
   }
 
   async read(key: MapKey): Promise<Reading<V>> {

@@ -58,8 +58,6 @@ export interface MapSpec<V> {
    * secret of their own. In one process there is nobody to be told of.
    */
   readonly onChange?: (name: string, entry: Entry<V>) => void;
-  /** Changes are heard of from now on; earlier ones may be missing. */
-  readonly onHeard?: () => void;
 }
 
 /** Makes the maps of a process: such as all replicas see, or in memory where there are no others. */

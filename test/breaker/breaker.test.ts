@@ -13,7 +13,7 @@ import {
   probeLifeMs,
   silentPauseMs,
   type Breaker,
-} from '../../src/breaker/breaker.policy.ts';
+} from '../../src/breaker/breakers.ts';
 import type { Throttle } from '../../src/call.ts';
 
 const said = { type: 'insufficient_quota', code: null } as const;

@@ -97,14 +97,4 @@ describe('several replicas', () => {
     const later = await call(await one.replica(), 'shared', 'wait=1');
     expect(later).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'paused' } });
   });
-
-  test('open what none of them has used since its start', async () => {
-    const first = await start('reborn', onRedis(), closing);
-    expect((await call(first, 'reborn')).status).toBe(429);
-    const [one, two] = [await first.replica(), await first.replica()];
-    await first.gateway.close();
-    const adminUrl = `http://127.0.0.1:${one.service.adminAddress.port}`;
-    expect((await adminPost({ adminUrl }, '/upstreams/reborn/open')).status).toBe(200);
-    expect([(await call(one, 'reborn')).status, (await call(two, 'reborn')).status]).toEqual([200, 200]);
-  });
 });
