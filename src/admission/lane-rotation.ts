@@ -46,26 +46,17 @@ export class LaneRotation {
    * those are before it that have gone without a slot for as long.
    */
   turns(lane: LaneView): (own: LaneView, ahead: number) => number {
-    const rivals = this.#inOrder(this.#rivalsOf(lane)).map((other) => ({
-      other,
-      elsewhere: Math.max(0, (this.#ceilingOf(other)?.waiting ?? 0) - other.waiting),
-    }));
-    return (own, ahead) => {
-      let position = ahead + 1;
-      const waits = rivals.some(({ other }) => other === own);
-      let isBefore = true;
-      for (const { other, elsewhere } of rivals) {
-        if (other === own) {
-          isBefore = false;
-          continue;
-        }
-        const depth = other.waiting + elsewhere;
-        const isNext = waits ? isBefore : !isFirst(own, other);
+    const rivals = Array.from(this.#rivalsOf(lane), (other) => {
+      const elsewhere = Math.max(0, (this.#ceilingOf(other)?.waiting ?? 0) - other.waiting);
+      return { other, depth: other.waiting + elsewhere };
+    });
+    return (own, ahead) =>
+      rivals.reduce((position, { other, depth }) => {
+        if (other === own) return position;
         const mayTakeReserved = isBackground(own.key) && !isBackground(other.key);
-        position += mayTakeReserved ? depth : Math.min(depth, isNext ? ahead + 1 : ahead);
-      }
-      return position;
-    };
+        const slots = mayTakeReserved ? depth : Math.min(depth, isFirst(other, own) ? ahead + 1 : ahead);
+        return position + slots;
+      }, ahead + 1);
   }
 
   /**
@@ -103,5 +94,6 @@ export class LaneRotation {
 /** True when `one` has gone without a slot for longer than `other`; those of the background come last. */
 function isFirst(one: LaneView, other: LaneView): boolean {
   if (isBackground(one.key) !== isBackground(other.key)) return isBackground(other.key);
-  return other.servedAt !== null && (one.servedAt === null || one.servedAt < other.servedAt);
+  const [own, others] = [one.servedAt ?? -Infinity, other.servedAt ?? -Infinity];
+  return own === others ? one.bucket < other.bucket : own < others;
 }

@@ -16,14 +16,6 @@ import type { AdmissionRequest } from './ticket.ts';
 const retentionMs = 120_000;
 const maxLanes = 10_000;
 
-/** The charging of one lane's grants: in order, and none behind a refused one. */
-interface GateState {
-  /** Resolves when the latest grant has its slot, or went back. */
-  tail: Promise<void>;
-  /** Grants that went back, so far. */
-  returned: number;
-}
-
 /** Milliseconds by cause; absent = 0. */
 export type MsByCause = Readonly<Partial<Record<WaitCause, number>>>;
 
@@ -34,7 +26,7 @@ export interface CauseTimeline {
   readonly past: MsByCause;
 }
 
-/** What holds the lane. */
+/** What holds a lane. */
 interface CausesState {
   timeline: CauseTimeline;
   /** Calls that wait and have no grant under way from the start. */
@@ -67,7 +59,8 @@ export class LaneView {
   usedAt: number;
   /** Calls that entered it, as they counted when the last one did (monotonic milliseconds). */
   entered: { readonly calls: number; readonly at: number };
-  readonly gate: GateState = { tail: Promise.resolve(), returned: 0 };
+  /** The charging of its grants: in order, and none behind a refused one. `tail` resolves when the latest grant has its slot, or went back. */
+  readonly gate = { tail: Promise.resolve(), /** Grants that went back, so far. */ returned: 0 };
   /** When a call of the lane last got a slot, monotonic milliseconds; `null` = never. */
   servedAt: number | null = null;
   readonly causes: CausesState = { timeline: { present: null, past: {} }, calls: 0, outside: null };

@@ -170,8 +170,8 @@ export class LateRefusals {
     if (first === undefined) return;
     const now = this.#now();
     const positionOf = this.#rotation.turns(first.lane);
-    const probablyLate: QueuedCall[] = [];
-    // Callers of a workspace take turns, also with calls that name none: the limiter alone knows in which order.
+    // Callers of a workspace take turns, also with calls that name none: the limiter alone knows in which order, and they wait until it is their
+    // turn or their wait is over.
     const takingTurns = new Set(calls.filter(namesCaller).map(({ lane }) => lane));
     const ahead = new Map<LaneView, number>();
     for (const call of calls) {
@@ -183,10 +183,8 @@ export class LateRefusals {
         this.#refuse(call, hold);
         continue;
       }
-      if (isLate && call.isWaiting) probablyLate.push(call);
       ahead.set(call.lane, before + 1);
     }
-    this.#refuseSomeLate(probablyLate);
   }
 
   /** Forecasts the waits of some of these calls again, all of one bucket. */

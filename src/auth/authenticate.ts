@@ -159,19 +159,15 @@ function decodedOnce(text: string): string {
   }
 }
 
-/** A valid key: whose it is. All calls with one key share it. */
-interface KeyMatch {
-  readonly workspace: WorkspaceSettings;
-  readonly key: WorkspaceKey;
-  /** True while the key still names the same workspace and has not expired. */
-  readonly stillValid: () => boolean;
-}
-
 interface Entry {
   readonly workspace: WorkspaceSettings;
   readonly key: WorkspaceKey;
-  /** `null` = the key has not been used yet. */
-  match: KeyMatch | null;
+}
+
+/** A valid key: whose it is. */
+interface KeyMatch extends Entry {
+  /** True while the key still names the same workspace and has not expired. */
+  readonly stillValid: () => boolean;
 }
 
 /** The keys of all workspaces, by digest, hexadecimal. A reload makes a new index while the old one is in use. */
@@ -180,7 +176,7 @@ type KeyIndex = ReadonlyMap<string, Entry>;
 export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyIndex {
   const index = new Map<string, Entry>();
   for (const workspace of workspaces.values())
-    for (const key of workspace.keys) index.set(key.sha256, { workspace, key, match: null });
+    for (const key of workspace.keys) index.set(key.sha256, { workspace, key });
   return index;
 }
 
@@ -198,20 +194,13 @@ export class Keyring {
   find(key: string): KeyMatch | null {
     // The digest is asked for as text: making a buffer, and text of it, takes three times as long.
     const name = hash('sha256', key, 'hex');
-    const entry = this.#keys().get(name);
-    const isCurrent = this.#clock.now() < (entry?.key.expiresAt ?? Infinity);
-    if (entry === undefined || !isCurrent) return null;
-    entry.match ??= this.#matchOf(entry, name);
-    return entry.match;
+    const entry = this.#valid(name);
+    return entry && { ...entry, stillValid: () => this.#valid(name)?.workspace.id === entry.workspace.id };
   }
 
-  /** `digest`: SHA-256 of the key, hexadecimal. Not for logs. */
-  #matchOf({ workspace, key }: Entry, digest: string): KeyMatch {
-    const stillValid = (): boolean => {
-      const entry = this.#keys().get(digest);
-      if (entry === undefined || entry.workspace.id !== workspace.id) return false;
-      return this.#clock.now() < (entry.key.expiresAt ?? Infinity);
-    };
-    return { workspace, key, stillValid };
+  /** @param name SHA-256 of the key, hexadecimal. Not for logs. */
+  #valid(name: string): Entry | null {
+    const entry = this.#keys().get(name);
+    return entry !== undefined && this.#clock.now() < (entry.key.expiresAt ?? Infinity) ? entry : null;
   }
 }
