@@ -246,7 +246,7 @@ export class AdmissionQueue {
    * sees one lane only: where the bound is reached, the limiter gets 0 and queues no call.
    */
   #admissionOf({ admission, ceiling, maxWaitMs, arrivedAt }: AdmissionRequest): Admission {
-    const isFull = this.#registry.waitingBeside(ceiling.key, admission.lane) >= admission.maxQueued;
+    const isFull = this.#registry.waitingUnder(ceiling.key, admission.lane) >= admission.maxQueued;
     return {
       ...admission,
       maxQueued: isFull ? 0 : admission.maxQueued,

@@ -96,7 +96,7 @@ export class LateRefusals {
   onReconfigured(calls: readonly QueuedCall[]): void {
     const waiting = calls.filter((call) => call.isWaiting);
     for (const inBucket of Map.groupBy(waiting, ({ request }) => request.admission.bucket).values())
-      this.#refuseSomeLate(inBucket);
+      this.#parts.detached(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
     this.#look();
   }
 
@@ -187,12 +187,7 @@ export class LateRefusals {
     }
   }
 
-  /** Forecasts the waits of some of these calls again, all of one bucket. */
-  #refuseSomeLate(calls: readonly QueuedCall[]): void {
-    if (calls.length > 0) this.#parts.detached(this.#refuseLateOf(calls.slice(0, maxRejudged)));
-  }
-
-  /** Refuses the late calls, one after the other, so that a refused call is not part of the next one's forecast. */
+  /** Forecasts the waits of these calls again, and refuses the late ones, one after the other, so that a refused call is not part of the next one's forecast. */
   async #refuseLateOf(calls: readonly QueuedCall[]): Promise<void> {
     for (const call of inTurn(calls)) {
       await asked(call.lane);

@@ -241,20 +241,14 @@ export class WaitRegistry {
     return call;
   }
 
-  /** Calls that wait now under one ceiling. */
-  waitingUnder(key: CeilingKey): number {
-    let waiting = 0;
-    for (const lane of this.lanesUnder(key)) waiting += lane.waiting;
-    return waiting;
-  }
-
   /**
-   * The same, as far as they count for a call that arrives in this lane: background calls take no place in the line from others.
+   * Calls that wait now under one ceiling; with `own`, as far as they count for a call that arrives in that lane: background calls take no place
+   * in the line from others.
    */
-  waitingBeside(key: CeilingKey, own: LaneKey): number {
+  waitingUnder(key: CeilingKey, own?: LaneKey): number {
     let waiting = 0;
     for (const lane of this.lanesUnder(key))
-      if (isBackground(own) || !isBackground(lane.key)) waiting += lane.waiting;
+      if (own === undefined || isBackground(own) || !isBackground(lane.key)) waiting += lane.waiting;
     return waiting;
   }
 
