@@ -2,7 +2,6 @@
  * Classes of failures of Redis, each with advice for the operator. Owns: the class of a failed connection or command, and the
  * advice. Does not own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
  */
-import { isNativeError } from 'node:util/types';
 
 export interface RedisTrouble {
   /** Shown in logs and readiness: a published name does not change. */
@@ -87,12 +86,13 @@ const forms: readonly (readonly [RegExp, keyof typeof adviceOf])[] = [
  */
 export function redisTrouble(failure: unknown): RedisTrouble | null {
   if (failure instanceof RedisUnusable) return failure.trouble;
-  if (!isNativeError(failure)) return null;
+  if (typeof failure !== 'object' || failure === null) return null;
   const inner = 'lastNodeError' in failure ? redisTrouble(failure.lastNodeError) : null;
   if (inner !== null) return inner;
   // The driver puts what the last of the Sentinels said into its own message.
-  const message = failure.message.replace(/^(All sentinels are unreachable).* Last error: (.*)$/s, '$2 $1');
-  const text = 'code' in failure ? `${message} ${String(failure.code)}` : message;
+  const textIn = (member: 'message' | 'code'): string => String(Reflect.get(failure, member) ?? '');
+  const message = textIn('message').replace(/^(All sentinels are unreachable).* Last error: (.*)$/s, '$2 $1');
+  const text = `${message} ${textIn('code')}`;
   const found = forms.find(([form]) => form.test(text));
   if (found !== undefined) return troubleOf(found[1]);
   return 'lastNodeError' in failure ? troubleOf('cluster') : null;
