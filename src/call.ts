@@ -14,7 +14,7 @@ import type {
 
 export type { UpstreamKind } from './config/settings.ts';
 
-/** One client request on its way through Sluice. Built by `ingress/read-call.ts`, never changed afterwards. */
+/** One client request on its way through Sluice. Built by `ingress/connections.ts`, never changed afterwards. */
 export interface Call {
   /** `Sluice-Request-Id`: 32 hex digits. */
   readonly id: string;

@@ -10,10 +10,16 @@
 import type { Ticket } from './admission/ticket.ts';
 import { authenticate } from './auth/authenticate.ts';
 import type { AdmissionRecord, Audience, Call, Caller, Outcome, Reckoned } from './call.ts';
-import { Attempts, type Attempt, type Progress } from './journey/attempts.ts';
+import {
+  Attempts,
+  type Attempt,
+  type Progress,
+  rateLimitOf,
+  reportedAtItsEnd,
+  reportFailure,
+} from './journey/attempts.ts';
 import type { FlowParts } from './journey/flow-parts.ts';
 import { prepare, type Prepared } from './journey/prepare.ts';
-import { rateLimitOf, reportedAtItsEnd, reportFailure } from './journey/response.ts';
 import { SendChecks } from './journey/send-checks.ts';
 import type { Runtime } from './runtime.ts';
 import type { CallRecord } from './telemetry/call-record.ts';

@@ -6,7 +6,7 @@
 import { readFileSync } from 'node:fs';
 import { heldByReasons, refusals, type RefusalCode } from '../../src/errors.ts';
 import { maxRecordingSeconds } from '../../src/recording/format.ts';
-import { proxyMethods } from '../../src/ingress/problem.ts';
+import { proxyMethods } from '../../src/ingress/respond.ts';
 
 type Json = Readonly<Record<string, unknown>>;
 

@@ -3,11 +3,10 @@ import type { Call, CallBody, Caller, Feedback, InjectedField, ResponseHead, Rou
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { type AgentParts, createAgents, poolKeys } from './agents.ts';
+import { type AgentParts, createAgents, poolKeys, SocketPermits } from './agents.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields, passesCookies } from './fields.policy.ts';
 import { type AttemptFacts, readForLearning, type ReadResponse } from './read-response.ts';
-import { SocketPermits } from './socket-permits.ts';
 import { bodyError, TransportError } from './transport-error.ts';
 import { Transport, type TransportAttempt } from './transport.ts';
 

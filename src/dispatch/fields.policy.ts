@@ -6,7 +6,6 @@
 import { showsApiKey, isCarrier } from '../credential-carriers.policy.ts';
 import type { Call, InjectedField, Route } from '../call.ts';
 import { valuesOf } from '../field-lines.policy.ts';
-import { pseudonym } from '../target/target.policy.ts';
 import { wordsOf } from '../words.policy.ts';
 
 // Lists of field names
@@ -48,6 +47,9 @@ function neverPasses({ names, prefixes, pattern }: FieldNames): (name: string) =
 }
 
 // Towards the upstream
+
+/** Our name in `Via`; a call that already carries it came back to us. */
+export const pseudonym = 'sluice';
 
 /** Cookies of a client pass on `/via`, where each upstream has its own path; one jar for all of `/proxy` would show them to others. */
 export const passesCookies = (

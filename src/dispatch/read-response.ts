@@ -1,21 +1,35 @@
 /**
- * Which part of which response is read for learning, without delaying what the client gets. Reading itself is in `inspect.ts`, and what a
+ * Which part of which response is read for learning, without delaying what the client gets. What a
  * text means in `feedback/`. Invariant: every byte of the body is delivered once, in order.
  */
-import type { Readable } from 'node:stream';
+import { Readable, PassThrough, pipeline, Transform } from 'node:stream';
 import { createParser } from 'eventsource-parser';
 import type { Feedback, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Dialect, UpstreamKind } from '../config/settings.ts';
-import { fieldMap } from '../field-lines.policy.ts';
+import { fieldMap, codingsIn } from '../field-lines.policy.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';
 import { learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/refusal.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
-import { isContent, learnFromStreamEvent, namedError } from './feedback/language-model.policy.ts';
-import { noUsage, tokenUsage, withUsageIn } from './feedback/usage.policy.ts';
-import { arrived, decoded, decoderFor, isPlain, peek, readInPassing, streamOf } from './inspect.ts';
+import {
+  isContent,
+  learnFromStreamEvent,
+  namedError,
+  noUsage,
+  tokenUsage,
+  withUsageIn,
+} from './feedback/language-model.policy.ts';
 import { bodyError } from './transport-error.ts';
+import {
+  constants,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  createInflateRaw,
+  createZstdDecompress,
+} from 'node:zlib';
+import { hasLargeWindow, hasZlibHead } from './request-body.policy.ts';
 
 /** Bytes of a response that are read for learning at most. */
 const peekBytes = 64 * 1024;
@@ -234,4 +248,298 @@ async function streamStart(
   // Gemini writes an error as it is, without `data:`.
   if (!isOver && /^\s*[[{]/.test(text)) judgeText(text);
   return { start: Buffer.isBuffer(start.body) ? streamOf([start.body]) : start.body, refusal };
+}
+
+// Looks into a response's body without taking it away: its start, the whole of a small one, and whatever passes of a larger one.
+// What was looked at is still delivered, byte for byte. An endless or slow body delays the response by at most the given time.
+
+/** The start of a body. */
+export interface BodyStart {
+  readonly bytes: Buffer;
+  /** Nothing follows. */
+  readonly whole: boolean;
+  /** Delivers everything, including what was read, and then the body's own end or failure. */
+  readonly body: Buffer | Readable;
+  /** What the body broke with; `null` = it has not. */
+  readonly error: Error | null;
+}
+
+interface PeekLimits {
+  readonly maxBytes: number;
+  readonly maxMs: number;
+  /** How long is waited from the first byte on; `maxMs` then holds for a body without any. Default: `maxMs` in all. */
+  readonly maxMsWithBytes?: number;
+  /** Sees each chunk, and calls `enough` at once or later when more need not be waited for. */
+  readonly onChunk?: (chunk: Buffer, enough: () => void) => void;
+  /** Calls `done` when what was seen of a body that is whole has been judged. Default: at once. */
+  readonly onEnd?: (done: () => void) => void;
+}
+
+/** Reads the start of a body: up to `maxBytes`, for `maxMs`, until it is enough, or to the body's end or failure. */
+export function peek(body: Readable, limits: PeekLimits, clock: Clock): Promise<BodyStart> {
+  return new Promise((resolve) => {
+    const { maxBytes, maxMs, maxMsWithBytes = null, onChunk, onEnd = (done): void => done() } = limits;
+    const chunks: Buffer[] = [];
+    let size = 0;
+    let isOver = false;
+    const finish = (error: Error | null): void => {
+      if (isOver) return;
+      isOver = true;
+      cancel();
+      body.off('data', onData).off('end', onBodyEnd).off('error', finish).off('close', onClose);
+      const bytes = Buffer.concat(chunks, size);
+      const whole = error === null && body.readableEnded;
+      if (whole) return resolve({ bytes, whole, body: bytes, error });
+      if (error !== null) return resolve({ bytes, whole, body: streamOf(broken(bytes, error)), error });
+      body.pause();
+      if (size > 0) body.unshift(bytes);
+      resolve({ bytes, whole, body, error });
+    };
+    const enough = (): void => finish(null);
+    const onData = (chunk: Buffer): void => {
+      if (maxMsWithBytes !== null && size === 0) {
+        cancel();
+        cancel = clock.after(maxMsWithBytes, enough);
+      }
+      chunks.push(chunk);
+      size += chunk.length;
+      onChunk?.(chunk, enough);
+      if (size >= maxBytes) enough();
+    };
+    const onBodyEnd = (): void => onEnd(enough);
+    const onClose = (): void => {
+      if (!body.readableEnded) finish(new Error('the body closed before its end'));
+    };
+    let cancel = clock.after(maxMs, enough);
+    body.on('end', onBodyEnd).on('error', finish).on('close', onClose).on('data', onData);
+  });
+}
+
+/** A stream of bytes. */
+export const streamOf = (chunks: Iterable<Buffer> | AsyncIterable<Buffer>): Readable =>
+  Readable.from(chunks, { objectMode: false });
+
+async function* broken(held: Buffer, error: Error): AsyncGenerator<Buffer> {
+  if (held.length > 0) yield held;
+  throw error;
+}
+
+/**
+ * The whole body, when its last byte has arrived already; `null` when there is more to come. A small response comes in
+ * one packet with its head, and neither a stream nor a lease has to be kept open for it then. Only bodies of a stated
+ * length are taken: how the others are framed is passed on. Resolves when the connection is free again, so that the
+ * next call of a serialized lane finds it instead of opening another one.
+ */
+export async function arrived(
+  body: Readable & { readonly complete?: boolean },
+  contentLength: string,
+): Promise<Buffer | null> {
+  if (body.complete !== true || body.destroyed || body.readableLength === 0) return null;
+  if (String(body.readableLength) !== contentLength) return null;
+  const bytes: unknown = body.on('error', () => {}).read();
+  if (!Buffer.isBuffer(bytes)) return null;
+  // Cut after its last byte it is whole all the same: then it closes without an end.
+  await new Promise((resolve) => body.on('end', resolve).on('close', resolve));
+  return bytes;
+}
+
+// Decoding, of compressed responses for our own eyes and within bounds: what is read beside a response must not cost more than the response.
+// Nothing is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not read; a decoder ends with
+// its response.
+
+const kib = 1024;
+/** What one response may decode to, bytes: text of events shrinks to a 90th at best, and a bomb to a 600,000th. */
+const maxOfOne = { base: 64 * kib, perByteReceived: 128, total: 8 * kib * kib } as const;
+/** Received bytes of one response that wait for its decoder. */
+const backlogBytes = 256 * kib;
+/** What all responses of the process may take: decoders at once, bytes that these keep, and bytes per second (about a tenth of a core). */
+const maxOfProcess = { decoders: 100, heldBytes: 32 * kib * kib, bytesPerSecond: 32 * kib * kib };
+const chunkSize = 16 * kib;
+/** The largest window that RFC 8878 asks decoders to support: 8 MiB. */
+const zstdParams = { [constants.ZSTD_d_windowLogMax]: 23 };
+
+/** By coding: what a decoder keeps of the decoded text at most, its window; and a decoder for a body that begins with a byte. */
+const codings = new Map<string, readonly [windowBytes: number, create: (first: number) => Transform]>([
+  ['gzip', [32 * kib, () => createGunzip({ chunkSize })]],
+  ['x-gzip', [32 * kib, () => createGunzip({ chunkSize })]],
+  ['deflate', [32 * kib, (byte) => (hasZlibHead(byte) ? createInflate : createInflateRaw)({ chunkSize })]],
+  ['br', [4 * kib * kib, () => createBrotliDecompress({ chunkSize })]],
+  ['zstd', [8 * kib * kib, () => createZstdDecompress({ chunkSize, params: zstdParams })]],
+]);
+
+/** True for a body that is sent as it is. */
+export const isPlain = (encoding: string): boolean => codingsIn(encoding).length === 0;
+
+let alive = 0;
+let heldBytes = 0;
+/** What may still be decoded now, bytes, at a monotonic time. */
+let left = { bytes: maxOfProcess.bytesPerSecond, at: 0 };
+
+/** Decoders of this process that have begun and not ended. */
+export const decodersNow = (): number => alive;
+
+/** False: the process has decoded enough for now. */
+function takes(bytes: number, now: number): boolean {
+  const { bytesPerSecond } = maxOfProcess;
+  const regained = left.bytes + (Math.max(0, now - left.at) / 1000) * bytesPerSecond;
+  left = { bytes: Math.min(bytesPerSecond, regained) - bytes, at: now };
+  return left.bytes >= 0 && heldBytes <= maxOfProcess.heldBytes;
+}
+
+/** Reads one body while it passes, in whatever coding. */
+interface Decoder {
+  write(chunk: Buffer): void;
+  /** Nothing follows. Calls back when all is decoded (`isWhole`), or when the decoding was given up before. */
+  end(onOver: (isWhole: boolean) => void): void;
+  /** Ends the decoding, wherever it is. */
+  stop(): void;
+}
+
+/** A decoder that hands on what it decodes; `null`: the coding is not known, or enough other bodies are being decoded. */
+export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
+  const [name, ...others] = codingsIn(encoding);
+  if (name === undefined) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
+  const [windowBytes, create] = (others.length === 0 ? codings.get(name) : undefined) ?? [0];
+  if (create === undefined || alive >= maxOfProcess.decoders) return null;
+  alive += 1;
+  /** `null` before the first bytes. */
+  let stream: Transform | null = null;
+  let [receivedBytes, decodedBytes, isOver] = [0, 0, false];
+  let onOver = (_isWhole: boolean): void => {};
+  const held = (): number => Math.min(decodedBytes, windowBytes);
+  const over = (isWhole: boolean): void => {
+    if (isOver) return;
+    isOver = true;
+    alive -= 1;
+    heldBytes -= held();
+    stream?.destroy();
+    onOver(isWhole);
+  };
+  const onData = (bytes: Buffer): void => {
+    if (isOver) return;
+    const heldBefore = held();
+    decodedBytes += bytes.length;
+    heldBytes += held() - heldBefore;
+    const { base, perByteReceived, total } = maxOfOne;
+    const allowed = Math.min(total, base + perByteReceived * receivedBytes);
+    if (decodedBytes > allowed || !takes(bytes.length, clock.monotonic())) over(false);
+    else onBytes(bytes);
+  };
+  const begin = ([first = 0]: Buffer): Transform | null =>
+    name === 'br' && hasLargeWindow(first)
+      ? null
+      : create(first)
+          .on('data', onData)
+          .on('end', () => over(true))
+          .on('error', () => over(false));
+  return {
+    write(chunk) {
+      if (isOver || chunk.length === 0) return;
+      receivedBytes += chunk.length;
+      stream ??= begin(chunk);
+      if (stream === null) return over(false);
+      stream.write(chunk);
+      if (stream.writableLength > backlogBytes) over(false);
+    },
+    end(listener) {
+      if (isOver) return listener(false);
+      onOver = listener;
+      if (stream === null) over(true);
+      else stream.end();
+    },
+    stop: () => over(false),
+  };
+}
+
+/** Longest text that is decoded as a whole, bytes. */
+const maxTextBytes = 256 * kib;
+/** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
+const maxTextMs = 1_000;
+
+/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or not decoded in time. */
+export async function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<string | null> {
+  if (isPlain(encoding)) return bytes.toString('utf8');
+  const parts: Buffer[] = [];
+  let length = 0;
+  const decoder = decoderFor(
+    encoding,
+    (part) => {
+      length += part.length;
+      parts.push(part);
+      if (length > maxTextBytes) decoder?.stop();
+    },
+    clock,
+  );
+  if (decoder === null) return null;
+  const cancel = clock.after(maxTextMs, () => decoder.stop());
+  decoder.write(bytes);
+  const isWhole = await new Promise((resolve) => decoder.end(resolve));
+  cancel();
+  return isWhole === true ? Buffer.concat(parts, length).toString('utf8') : null;
+}
+
+// Passing
+
+/** A passing text is read in parts of at least so many characters. */
+const partLength = 32 * 1024;
+/** The end of a part is read again with the next one: an object of usage, or an error, is shorter. */
+const overlap = 8 * 1024;
+/** How long the end of a response waits for what was decoded beside it. Milliseconds. */
+const maxEndMs = 50;
+
+/**
+ * Passes every byte on as it comes and reads it meanwhile, in large parts that overlap. The end of a compressed body waits until the last
+ * bytes are decoded. `flush`: has all read that has passed.
+ */
+export function readInPassing(
+  body: Readable,
+  { encoding, onText }: { readonly encoding: string; readonly onText: (text: string) => void },
+  clock: Clock,
+): { readonly body: Readable; readonly flush: () => void } {
+  const utf8 = new TextDecoder();
+  let text = '';
+  const flush = (): void => {
+    if (text !== '') onText(text);
+    text = text.slice(-overlap);
+  };
+  const decoder = decoderFor(
+    encoding,
+    (bytes) => {
+      text += utf8.decode(bytes, { stream: true });
+      if (text.length >= partLength) flush();
+    },
+    clock,
+  );
+  if (decoder === null) return { body, flush };
+  const passing = new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      decoder.write(chunk);
+      done(null, chunk);
+    },
+    flush(done) {
+      const cancel = clock.after(maxEndMs, () => decoder.stop());
+      decoder.end(() => {
+        cancel();
+        done();
+      });
+    },
+  });
+  // Whether the body broke, its client left or all is well: the decoder does not outlive the response. The reader of `passing` sees
+  // an error there.
+  pipeline(body, passing, () => decoder.stop());
+  return { body: passing, flush };
+}
+
+/** What is read ahead of a slow client, bytes. */
+const readAheadBytes = 1024 * 1024;
+
+/**
+ * Reads a body ahead of its reader, so that the upstream can finish while the client is still reading. `onRead` is called
+ * once, when nothing more will come from the upstream.
+ */
+export function readAhead(body: Readable, onRead: () => void): Readable {
+  const ahead = new PassThrough({ highWaterMark: readAheadBytes });
+  body.once('end', onRead);
+  pipeline(body, ahead, onRead);
+  return ahead;
 }

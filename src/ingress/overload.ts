@@ -2,7 +2,7 @@
  * Refuses new calls and connections while the process is at one of its bounds, or short of time or memory.
  *
  * Owns: shedding by load, what a refused client is told, and how many connections the files allow. Does not own: counting connections
- * and bytes (`connections.ts`, `read-call.ts`), the response. Invariants: a call that was let in is never refused here; the admin port
+ * and bytes (`connections.ts`), the response. Invariants: a call that was let in is never refused here; the admin port
  * does not pass here; one long pause of the process, however long, refuses nobody: only a load that every sample of a window
  * shows does; without load the share of refused calls falls to 0.
  */

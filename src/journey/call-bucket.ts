@@ -2,20 +2,32 @@
  * Which bucket a call counts against: whose quota it takes, by what else its upstream tells quotas apart (`bucketBy`, operations, tiers,
  * names in responses), and under which name all replicas know that bucket.
  *
- * Does not own: how values are read from a request (`separators.policy.ts`), and which buckets turned out to share one quota (`quotas/`).
+ * Does not own: which buckets turned out to share one quota (`quotas/`).
  */
 import { LRUCache } from 'lru-cache';
 import { atMost } from '../bounded.ts';
 import { bucketParts, bucketSetting, settingsOfOperations } from '../admission/buckets.policy.ts';
 import type { Caller, Route } from '../call.ts';
-import type { UpstreamSettings } from '../config/settings.ts';
+import type { UpstreamSettings, Separator } from '../config/settings.ts';
 import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
 import type { CallDescription, CallRequest } from '../dispatch/estimate.policy.ts';
 import { modelClass } from '../dispatch/model-call.policy.ts';
-import { bucketKey, type BucketKey } from '../ids.ts';
+import {
+  bucketKey,
+  type BucketKey,
+  ceilingKey,
+  laneKey,
+  ticketId,
+  type CeilingKey,
+  type LaneKey,
+  type TicketId,
+} from '../ids.ts';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
-import { nameOf } from './key-names.ts';
-import { callFormOf, separatorsOf } from './separators.policy.ts';
+import { parseJson, valueAt } from '../dispatch/feedback/json.policy.ts';
+import { decodedBody, formFields, maxParsedBody } from '../dispatch/request-body.policy.ts';
+import { valuesOf } from '../field-lines.policy.ts';
+import { timingSafeEqual } from 'node:crypto';
+import { digest } from '../identity.ts';
 
 const noParts: readonly string[] = [];
 
@@ -131,3 +143,116 @@ const longestWindowMs = (upstream: UpstreamSettings): number =>
       .flatMap((settings) => bucketSetting(settings).meters)
       .map(({ windowMs }) => windowMs),
   );
+
+// The parts of a call by which its upstream separates quotas, as the upstream's dialect says (`bucketBy`). A part that a call does
+// not have is an empty text: calls without it share a quota. Pure; nothing is read for an upstream whose dialect separates nothing.
+
+/** One text for each separator, in their order. */
+export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
+  if (separators.length === 0) return [];
+  const segments = segmentsOf(call.path);
+  const { json, form } = readBody(call);
+  return separators.map((separator) => {
+    switch (separator.kind) {
+      case 'method':
+        return call.method;
+      case 'path':
+        return shapeOf(separator.segments, segments);
+      case 'header':
+        return valuesOf(call.rawFields, separator.name).join(', ');
+      case 'form':
+        return form().get(separator.name) ?? '';
+      case 'body': {
+        const value = valueAt(json(), separator.pointer);
+        if (typeof value === 'string' || typeof value === 'number') return String(value);
+        // Some APIs take the same as a form, whose fields are members of one level.
+        const [name = '', ...deeper] = separator.pointer;
+        return deeper.length === 0 ? (form().get(name) ?? '') : '';
+      }
+    }
+  });
+}
+
+/** The body as a document and as a form, each read once, and only where a separator asks. */
+function readBody({ contentType, rawFields, body }: CallRequest): {
+  readonly json: () => unknown;
+  readonly form: () => ReadonlyMap<string, string>;
+} {
+  let json: { readonly value: unknown } | null = null;
+  let form: ReadonlyMap<string, string> | null = null;
+  const decoded = (): Buffer => decodedBody(rawFields, body);
+  return {
+    json: () => (json ??= { value: parseJson(decoded().toString('utf8'), maxParsedBody) }).value,
+    form: () => (form ??= formFields(contentType, decoded())),
+  };
+}
+
+const segmentsOf = (pathAndQuery: string): readonly string[] =>
+  (pathAndQuery.split(/[?#]/, 1)[0] ?? '').split('/').slice(1);
+
+/**
+ * The path up to the last segment of the pattern, where that matches from the start. A segment that does not separate stands as in the
+ * pattern.
+ */
+function shapeOf(segments: readonly string[], given: readonly string[]): string {
+  let shape = '';
+  for (const [at, segment] of segments.entries()) {
+    const own = given[at] ?? '';
+    const isAny = segment === '{*}' || segment === '{}';
+    if (isAny ? own === '' : own !== segment) return '';
+    shape += `/${segment === '{*}' ? own : segment}`;
+  }
+  return shape;
+}
+
+/** Numbers, UUIDs, digests and other long words: what names one of many things. */
+const name = /^(?:\d+|[\da-f]{8}-?[\da-f-]{8,}|.{33,})$/i;
+const maxForm = 256;
+
+/** Method and path of a call without what names single things: calls of one form do the same. At most 256 characters. */
+export const callFormOf = ({ method, path }: Pick<CallRequest, 'method' | 'path'>): string =>
+  [method, ...segmentsOf(path).map((segment) => (name.test(segment) ? '{}' : segment))]
+    .join('/')
+    .slice(0, maxForm);
+
+// Keyed digests under which buckets, lanes, ceilings and callers are known: nobody reads a name back without the label key.
+
+/** A cache of names, because most calls are of a few workspaces and buckets. */
+const names = new LRUCache<string, string>(atMost(20_000));
+/** A part may be a member of a body, as long as the body. */
+const maxCachedName = 1_024;
+
+/** The digest of these parts. `purpose`: digests of the same parts for another purpose are different. */
+export function nameOf(labelKey: string, purpose: string, ...parts: readonly string[]): string {
+  let known = `${labelKey}\n${purpose}`;
+  for (const part of parts) known += `\n${part.length}:${part}`;
+  if (known.length > maxCachedName) return digest(labelKey, purpose, ...parts);
+  let name = names.get(known);
+  if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
+  return name;
+}
+
+/** The lane of a workspace in a bucket. */
+export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string): LaneKey =>
+  laneKey(nameOf(labelKey, 'lane', bucket, workspaceId));
+
+/** The ceiling of a workspace on an upstream. */
+export const ceilingOf = (workspaceId: string, upstream: string, labelKey: string): CeilingKey =>
+  ceilingKey(nameOf(labelKey, 'ceiling', upstream, workspaceId));
+
+// `Sluice-Ticket`: what the client of a refused call sends when it comes back. It names the reservation, and proves that Sluice gave it for
+// this workspace and bucket: whatever else is kept is in the state of the limiter.
+
+const ticketForm = /^([0-9a-f]{32})\.([0-9a-f]{32})$/;
+
+/** @param lane stands for workspace and bucket */
+export const writeTicket = (id: TicketId, lane: LaneKey, labelKey: string): string =>
+  `${id}.${digest(labelKey, 'reservation', id, lane)}`;
+
+/** `null`: the text is none of these, or was given for another workspace or bucket. */
+export function readTicket(text: string | undefined, lane: LaneKey, labelKey: string): TicketId | null {
+  const [given, id] = ticketForm.exec(text ?? '') ?? [];
+  if (given === undefined || id === undefined) return null;
+  const own = writeTicket(ticketId(id), lane, labelKey);
+  return timingSafeEqual(Buffer.from(given), Buffer.from(own)) ? ticketId(id) : null;
+}

@@ -6,13 +6,12 @@ import type { Clock } from '../clock.ts';
 import type { Controls } from '../control/controls.ts';
 import type { Credentials } from '../credentials/credentials.ts';
 import type { Dispatcher } from '../dispatch/dispatcher.ts';
-import type { TokenEstimates } from '../dispatch/token-estimates.ts';
+import type { TokenEstimates, RecentResponses } from './recent-responses.ts';
 import type { Ceilings } from '../limiter/ceiling-store.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { Runtime } from '../runtime.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { ChosenBuckets } from './call-bucket.ts';
-import type { RecentResponses } from './recent-responses.ts';
 
 export interface FlowParts {
   readonly admission: AdmissionQueue;

@@ -8,7 +8,7 @@ import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription, type CallRequest } from '../dispatch/estimate.policy.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
-import type { NamedGuess } from '../dispatch/token-estimates.ts';
+import type { NamedGuess } from './recent-responses.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
 import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
@@ -18,18 +18,16 @@ import type { OwnQuota } from '../quotas/joined-quotas.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { bucketOf } from './call-bucket.ts';
+import { bucketOf, ceilingOf, laneOf, nameOf, readTicket, writeTicket, separatorsOf } from './call-bucket.ts';
 import type { FlowParts } from './flow-parts.ts';
-import { ceilingOf, laneOf, nameOf, readTicket, writeTicket } from './key-names.ts';
 import {
   clientTimeouts,
   maxWaitMsOf,
   preferredWaitSeconds,
   prefersReservation,
   urgencyOf,
-} from './preferences.policy.ts';
+} from '../client-waits.policy.ts';
 import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
-import { separatorsOf } from './separators.policy.ts';
 
 interface Received {
   readonly call: Call;

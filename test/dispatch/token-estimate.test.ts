@@ -3,7 +3,7 @@ import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Costs, Feedback, MeterReport, TokenUsage } from '../../src/call.ts';
 import type { TokenGuess } from '../../src/dispatch/model-call.policy.ts';
-import { maxModels, TokenEstimates } from '../../src/dispatch/token-estimates.ts';
+import { maxModels, TokenEstimates } from '../../src/journey/recent-responses.ts';
 
 const plain: TokenGuess = { prompt: 1_000, marked: 0, output: null, apart: false };
 const claude: TokenGuess = { prompt: 150_000, marked: 0, output: 4_000, apart: true };

@@ -6,9 +6,8 @@ import { parseSettings } from '../../src/config/load.ts';
 import type { ServerSettings } from '../../src/config/settings.ts';
 import type { RefusalCode } from '../../src/errors.ts';
 import { DataServer } from '../../src/ingress/data-server.ts';
-import type { DataServerOptions } from '../../src/ingress/read-call.ts';
-import { connectRaw } from '../support/raw-client.ts';
-import type { RawClient } from '../support/raw-client.ts';
+import type { DataServerOptions } from '../../src/ingress/connections.ts';
+import { connectRaw, type RawClient } from '../support/raw-client.ts';
 
 const { server: usual } = parseSettings(
   "upstreams: { api: { origins: ['https://api.example'] } }\nworkspaces: { acme: { keys: [] } }",

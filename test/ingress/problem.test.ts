@@ -8,8 +8,8 @@ import {
   proxyMethods,
   refusalResponse,
   type ProblemResponse,
-} from '../../src/ingress/problem.ts';
-import { rateLimitOf } from '../../src/journey/response.ts';
+} from '../../src/ingress/respond.ts';
+import { rateLimitOf } from '../../src/journey/attempts.ts';
 
 const requestId = '0123456789abcdef0123456789abcdef';
 const codes = Object.keys(refusals) as RefusalCode[];

@@ -6,7 +6,7 @@ import {
   maxWaitMsOf,
   preferredWaitSeconds,
   urgencyOf,
-} from '../../src/journey/preferences.policy.ts';
+} from '../../src/client-waits.policy.ts';
 
 test.each([
   [undefined, null],

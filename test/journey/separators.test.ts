@@ -3,7 +3,7 @@ import { gzipSync } from 'node:zlib';
 import { expect, test } from '@jest/globals';
 import { buildDialect, speaks } from '../../src/config/speaks.ts';
 import type { CallRequest } from '../../src/dispatch/estimate.policy.ts';
-import { callFormOf, separatorsOf } from '../../src/journey/separators.policy.ts';
+import { callFormOf, separatorsOf } from '../../src/journey/call-bucket.ts';
 
 interface Sent extends Partial<Omit<CallRequest, 'body'>> {
   readonly body?: string | Buffer;

@@ -7,7 +7,7 @@ import { createAdminApiClient, createAdminRestApiClient } from '@shopify/admin-a
 import { generateText } from 'ai';
 import OpenAI from 'openai';
 import Shopify from 'shopify-api-node';
-import { clientTimeouts } from '../../src/journey/preferences.policy.ts';
+import { clientTimeouts } from '../../src/client-waits.policy.ts';
 import { listening } from '../support/listening.ts';
 
 let seen: IncomingHttpHeaders[];

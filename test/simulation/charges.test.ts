@@ -5,9 +5,9 @@
 import { describe, expect, test } from '@jest/globals';
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
-import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
+import { spentOf } from '../../src/dispatch/feedback/response.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/model-call.policy.ts';
-import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
+import { TokenEstimates } from '../../src/journey/recent-responses.ts';
 import { Refusal } from '../../src/errors.ts';
 import { Bucket } from '../../simulators/bucket.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';

@@ -1,8 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import type { UpstreamCredential } from '../../src/config/settings.ts';
 import { Refusal } from '../../src/errors.ts';
-import { createRouteFinder } from '../../src/target/route.ts';
-import { passedThrough } from '../../src/target/target.policy.ts';
+import { createRouteFinder, passedThrough } from '../../src/target/route.ts';
 import {
   byName,
   fixedCredential,

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { decideTarget, viaPrefix } from '../../src/target/target.policy.ts';
+import { decideTarget, viaPrefix } from '../../src/target/route.ts';
 import { byName, upstreamSettings } from '../support/upstream-settings.ts';
 
 const shop = upstreamSettings('shop', ['https://api.shop.example']);

@@ -6,7 +6,7 @@ import { gzipSync, zstdCompressSync } from 'node:zlib';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { systemClock, type Clock } from '../../src/clock.ts';
-import { decoded, decodersNow, readInPassing } from '../../src/dispatch/inspect.ts';
+import { decoded, decodersNow, readInPassing } from '../../src/dispatch/read-response.ts';
 import { until } from '../support/until.ts';
 
 /** The threads of a busy machine may be late: nobody gives up waiting for them here. */

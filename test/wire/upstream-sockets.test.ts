@@ -1,6 +1,6 @@
 /** Sockets are few, and shared: between workspaces, not between calls. */
 import { describe, expect, test } from '@jest/globals';
-import { SocketPermits } from '../../src/dispatch/socket-permits.ts';
+import { SocketPermits } from '../../src/dispatch/agents.ts';
 import { failure, patient, sendingWorld as world } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 

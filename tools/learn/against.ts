@@ -6,7 +6,7 @@
 import { bucketParts, settingsOfOperation } from '../../src/admission/buckets.policy.ts';
 import type { DialectWindow, UpstreamSettings } from '../../src/config/settings.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
-import { separatorsOf } from '../../src/journey/separators.policy.ts';
+import { separatorsOf } from '../../src/journey/call-bucket.ts';
 import type { RecordedResponse } from './har.ts';
 import { looksRefused } from './propose.ts';
 

@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs';
 import type { CliIo } from '../../src/cli/io.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
-import { matchOrigin } from '../../src/target/target.policy.ts';
+import { matchOrigin } from '../../src/target/route.ts';
 import { unexplained } from './against.ts';
 import { HarError, readHar, type RecordedResponse } from './har.ts';
 import { proposalText, propose } from './propose.ts';

@@ -6,10 +6,20 @@
  * whether anything is sent again. Invariant: "remaining is 0" is never read as a throttle (`remaining` is not 0 on a
  * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
-import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
+import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
 import { parsedWaitMs } from '../stated-time.policy.ts';
-import { given, isRecord, lastObject, parseJson, stringAt } from './json.policy.ts';
+import {
+  given,
+  isRecord,
+  lastObject,
+  parseJson,
+  stringAt,
+  countAt,
+  objectAt,
+  recordAt,
+  type JsonRecord,
+} from './json.policy.ts';
 import {
   exhaustedForMs,
   modelReadings,
@@ -29,7 +39,6 @@ import {
   type Verdict,
 } from './refusal.policy.ts';
 import { believable, nothingLearned, type ResponseReader } from './response.policy.ts';
-import { noUsage, tokenUsage, usageInFields, withUsageIn } from './usage.policy.ts';
 
 export function learnFromModel(response: ResponseReader): Feedback {
   const { fields, body, at } = response;
@@ -42,7 +51,7 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const readings = own.length > 0 ? own : unownedReadings(refused?.error?.fields ?? fields, at);
   const reports = reportsOf(readings);
   if (refused === null) {
-    const usage = (body === null ? null : tokenUsage(withUsageIn(noUsage, body))) ?? usageInFields(fields);
+    const usage = body === null ? null : tokenUsage(withUsageIn(noUsage, body));
     return {
       meters: reports,
       throttle: null,
@@ -196,3 +205,101 @@ function saysSomething(choice: unknown): boolean {
     ([name, value]) => name !== 'role' && value !== null && value !== '',
   );
 }
+
+// What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
+// Azure, Groq, Mistral, Anthropic, Gemini, Bedrock, Cohere and Ollama. A member that is missing or no count is not stated; nothing is ever read
+// as 0 that was not 0.
+
+/** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
+export type UsageMembers = JsonRecord;
+
+/** Nothing was reported yet. */
+export const noUsage: UsageMembers = {};
+
+/** A larger number is not taken for a count of one call's tokens, so that sums stay exact. */
+const maxTokens = 1e12;
+/** Groq's responses carry this member; it alone does not count what OpenAI's shape calls cached. */
+const groqMark = 'x_groq';
+
+/** Members whose objects count tokens, and a part of Bedrock's stream of a model's own form: a document in base64. */
+const usageMember =
+  /"(?:usage|usageMetadata|billed_units|amazon-bedrock-invocationMetrics)"\s*:\s*(?=\{)|"bytes"\s*:\s*"(?<part>[\w+/=]+)"/g;
+const ollamaCount = /"((?:prompt_)?eval_count)"\s*:\s*(\d{1,12})\b/g;
+/** Of very many in one text the last are read. */
+const maxRead = 32;
+const countNames = wordsOf(
+  'total_tokens prompt_tokens input_tokens output_tokens promptTokenCount totalTokenCount inputTokens outputTokens',
+  'inputTokenCount outputTokenCount',
+);
+
+/** `known` with what this text (a response, a part of it, or one event of a stream) adds. */
+export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
+  let members = known;
+  let readTo = 0;
+  for (const { 0: name, index, groups } of [...text.matchAll(usageMember)].slice(-maxRead)) {
+    const part = groups?.['part'];
+    if (part !== undefined) members = withUsageIn(members, Buffer.from(part, 'base64').toString());
+    if (part !== undefined || index < readTo) continue;
+    const found = objectAt(text, index + name.length);
+    if (found === null || !countNames.some((count) => countAt(found.value, count) !== null)) continue;
+    readTo = found.end;
+    const stated = Object.entries(found.value).filter(([, value]) => value !== null);
+    members = { ...members, ...Object.fromEntries(stated) };
+  }
+  // Ollama counts among the members of its last line.
+  for (const [, name = '', value] of members === known ? text.matchAll(ollamaCount) : [])
+    members = { ...members, [name]: Number(value) };
+  return members !== known && text.includes(`"${groqMark}"`) ? { ...members, [groqMark]: true } : members;
+}
+
+/** What the provider counts; `null` = the members state nothing. */
+export function tokenUsage(found: UsageMembers): TokenUsage | null {
+  const at = (...names: readonly string[]): number | null =>
+    names.map((name) => countAt(found, name)).find((count) => count !== null) ?? null;
+  const usage = ofGemini(at) ?? ofCaches(at) ?? ofOpenAi(at, found);
+  return usage !== null && Object.values(usage).every((tokens) => (tokens ?? 0) <= maxTokens) ? usage : null;
+}
+
+/** The first of these members that is a count. */
+type At = (...names: readonly string[]) => number | null;
+
+/** Input alone is counted against tokens per minute; the prompt includes what was cached, thoughts are output. */
+function ofGemini(at: At): TokenUsage | null {
+  const [prompt, all] = [at('promptTokenCount'), at('totalTokenCount')];
+  if (prompt === null && all === null) return null;
+  const input = prompt === null ? null : prompt + (at('toolUsePromptTokenCount') ?? 0);
+  const [said, thought] = [at('candidatesTokenCount'), at('thoughtsTokenCount')];
+  const output = said === null && thought === null ? null : (said ?? 0) + (thought ?? 0);
+  return { prompt: input, kept: 0, input, output, total: input ?? all };
+}
+
+/**
+ * Anthropic and Bedrock: input is what was neither read from the cache, which is free, nor written into it, which counts. Without the
+ * members of a cache, Anthropic's are as OpenAI's. Of one of Anthropic's models Bedrock writes both; its own come last.
+ */
+function ofCaches(at: At): TokenUsage | null {
+  const read = at('cache_read_input_tokens', 'cacheReadInputTokens', 'cacheReadInputTokenCount');
+  const written = at('cache_creation_input_tokens', 'cacheWriteInputTokens', 'cacheWriteInputTokenCount');
+  const ofBedrock = at('inputTokens', 'inputTokenCount', 'outputTokens', 'outputTokenCount');
+  if (read === null && written === null && ofBedrock === null) return null;
+  const plain = at('inputTokens', 'inputTokenCount', 'input_tokens');
+  const output = at('outputTokens', 'outputTokenCount', 'output_tokens');
+  const input = plain === null ? null : plain + (written ?? 0);
+  const prompt = input === null ? null : input + (read ?? 0);
+  return { prompt, kept: (read ?? 0) + (written ?? 0), input, output, total: both(input, output) };
+}
+
+/** Cached tokens are part of the prompt and count in full, but for Groq. */
+function ofOpenAi(at: At, found: UsageMembers): TokenUsage | null {
+  const prompt = at('prompt_tokens', 'input_tokens', 'prompt_eval_count');
+  const output = at('completion_tokens', 'output_tokens', 'eval_count');
+  const all = at('total_tokens') ?? both(prompt, output);
+  if (prompt === null && output === null && all === null) return null;
+  const details = recordAt(found, 'prompt_tokens_details') ?? recordAt(found, 'input_tokens_details');
+  const read = found[groqMark] === true ? (countAt(details, 'cached_tokens') ?? 0) : 0;
+  const kept = Math.min(read, prompt ?? 0, all ?? 0);
+  return { prompt, kept, input: prompt && prompt - kept, output, total: all && all - kept };
+}
+
+/** The sum of two counts; `null` unless both are known. */
+const both = (a: number | null, b: number | null): number | null => (a === null || b === null ? null : a + b);

@@ -9,7 +9,7 @@ import type { MeterName, QuotaScope } from '../../call.ts';
 import { providerError, type ProviderError } from '../../provider-error.policy.ts';
 import { meaningOfWords, wordsOf } from '../../words.policy.ts';
 import { given, isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
-import { dayMs, hourMs, minuteMs, secondMs } from '../../time-units.ts';
+import { dayMs, minuteMs } from '../../time-units.ts';
 
 /**
  * `quota` money or a spend cap · `unclear` payment asked for in words that are not known · `too_large` the call asks for too much · `daily` a day's quota that the provider says not to wait for ·
@@ -79,8 +79,7 @@ function errorIn(body: unknown): ModelError | null {
     outer['error'] ??
     recordAt(outer, 'response')?.['error'] ??
     recordAt(outer, 'detail') ?? // ElevenLabs
-    (Array.isArray(choices) ? recordAt(choices[0], 'error') : null) ?? // OpenRouter, of a provider
-    errorOfBase(outer);
+    (Array.isArray(choices) ? recordAt(choices[0], 'error') : null); // OpenRouter, of a provider
   // Some proxies put the error of their provider into one of their own.
   if (isRecord(inner)) return flatten({ ...inner, ...recordAt(inner, 'error') });
   if (typeof inner === 'string') return flatten({ ...outer, message: inner });
@@ -90,25 +89,7 @@ function errorIn(body: unknown): ModelError | null {
 }
 
 /** True where a text may hold an error. */
-export const isErrorText = (text: string): boolean =>
-  /"error"(?!\s*:\s*null\b)|"base_resp"\s*:\s*\{[^{}]{0,500}?"status_code"\s*:\s*"?[1-9]/.test(text);
-
-/** The HTTP statuses that MiniMax's codes mean. It writes them into a 200. */
-const statusOfBase = meaningOfWords<number>([
-  [400, '1026 1027 1042 2013'],
-  [401, '1004 2049'],
-  [402, '1008'],
-  [429, '1002 1039 1041 2045 2056'],
-  [504, '1001'],
-]);
-
-/** MiniMax: `base_resp` stands in every response, and its code is 0 in a success. */
-function errorOfBase(body: JsonRecord): JsonRecord | null {
-  const base = recordAt(body, 'base_resp');
-  const code = word(base?.['status_code']);
-  if (code === '' || code === '0') return null;
-  return { code, status: statusOfBase.get(code) ?? unknownErrorStatus, message: base?.['status_msg'] };
-}
+export const isErrorText = (text: string): boolean => /"error"(?!\s*:\s*null\b)/.test(text);
 
 const statusMembers = wordsOf('code status status_code statusCode http_status httpStatus http_code httpCode');
 
@@ -192,8 +173,7 @@ export const mayBeRate = ({ error }: Refused): boolean => error?.names.includes(
 
 /** The status with which providers send an error of this code or type, where its verdict does not show it. */
 const statusByName = meaningOfWords<number>([
-  [400, 'invalid_request_error invalid_argument failed_precondition context_length_exceeded'],
-  [400, 'string_above_max_length content_policy_violation content_filter'],
+  [400, 'invalid_request_error invalid_argument failed_precondition context_length_exceeded content_filter'],
   [401, 'authentication_error unauthenticated invalid_api_key'],
   [402, 'billing_error'],
   [403, 'permission_error permission_denied'],
@@ -322,79 +302,45 @@ function paymentIn(names: readonly string[], text: string): Verdict {
 
 // What providers say in words that only they use
 
-/** The verdict, which goes before that of codes and status, and what the common grammar of sentences does not find. */
-interface ProviderRefusal {
-  readonly verdict?: Verdict;
-  readonly message?: Partial<LimiterMessage>;
-}
-
 /** Windows by the words in which sentences name them. */
-const windowsMs: Readonly<Record<string, number>> = {
-  second: secondMs,
-  min: minuteMs,
-  minute: minuteMs,
-  hour: hourMs,
-  day: dayMs,
-};
+const windowsMs: Readonly<Record<string, number>> = { min: minuteMs, minute: minuteMs, day: dayMs };
 
-/** What is said of a limit of tokens or, else, of requests. */
-const limitOf = (isTokens: boolean, windowMs = minuteMs): Partial<LimiterMessage> => ({
-  meter: isTokens ? 'tokens' : 'requests',
-  metric: isTokens ? 'TPM' : 'RPM',
-  windowMs,
-});
-const spent: ProviderRefusal = { verdict: 'quota' };
-
-/** Error type (`null` = any), sentence, and what that means. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs. */
+/**
+ * Error type (`null` = any) and sentence, the verdict that goes before that of codes and status, and the meter of a minute that refused.
+ * `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs.
+ */
 const providerWords: readonly (readonly [
   type: string | null,
   pattern: RegExp,
-  means: ProviderRefusal | ((...found: readonly (string | undefined)[]) => ProviderRefusal),
+  verdict: Verdict,
+  meter?: 'tokens' | 'requests',
 ])[] = [
   // Azure: the code of every 429 is `"429"`, and which of its two limits refused is stated by the sentence alone.
-  [
-    null,
-    /\bexceeded (token|call) rate limit\b/,
-    (which) => ({ verdict: 'rate', message: limitOf(which === 'token') }),
-  ],
-  // Groq
-  [
-    null,
-    /\bon seconds of audio per (hour|day)(?: \(([A-Z]{2,5})\))?/,
-    (window, metric = 'audio-seconds') => ({
-      message: { meter: null, metric, windowMs: windowsMs[window ?? ''] ?? null },
-    }),
-  ],
+  [null, /\bexceeded token rate limit\b/, 'rate', 'tokens'],
+  [null, /\bexceeded call rate limit\b/, 'rate', 'requests'],
   // Anthropic: money that is gone, or the customer's own limit, comes with a sentence.
-  ['invalid_request_error', /^Your credit balance is too low to access the Anthropic API\b/, spent],
-  ['invalid_request_error', /^You have reached your specified (?:workspace )?API usage limits\b/, spent],
+  ['invalid_request_error', /^Your credit balance is too low to access the Anthropic API\b/, 'quota'],
+  ['invalid_request_error', /^You have reached your specified (?:workspace )?API usage limits\b/, 'quota'],
   // Alibaba: `insufficient_quota` is also its code for the tokens of a minute; the address of the explanation tells which.
-  [null, /\/error-code#token-limit/, { verdict: 'rate', message: limitOf(true) }],
+  [null, /\/error-code#token-limit/, 'rate', 'tokens'],
   // Together: the type both of a spent balance and of a rate limit that a paid plan would raise; the sentence tells which.
-  [
-    'credit_limit',
-    /\bYour rate limit is (\d{1,9}) (queries|requests|tokens) per (second|minute)\b/,
-    (limit, what, window) => ({
-      verdict: 'rate',
-      message: {
-        ...limitOf(what === 'tokens', windowsMs[window ?? '']),
-        limit: Number(limit),
-      },
-    }),
-  ],
-  ['credit_limit', /\brate limited\b/i, { verdict: 'rate' }],
-  ['credit_limit', /^/, spent],
+  ['credit_limit', /\brate limit/i, 'rate'],
+  ['credit_limit', /^/, 'quota'],
   // xAI: a spent balance and a spending limit come as 429 with a sentence, like rate limits, and no code for them.
-  [null, /\bhas either used all available credits or reached its monthly spending limit\b/, spent],
+  [null, /\bhas either used all available credits or reached its monthly spending limit\b/, 'quota'],
 ];
 
 /** What a refusal says in its provider's own words. */
-function providerRefusal(error: ModelError | null): ProviderRefusal {
-  for (const [type, pattern, means] of error === null ? [] : providerWords) {
-    const found = type === null || type === error?.type ? pattern.exec(error?.message ?? '') : null;
-    if (found !== null) return typeof means === 'function' ? means(...found.slice(1)) : means;
-  }
-  return {};
+function providerRefusal(error: ModelError | null): {
+  readonly verdict?: Verdict;
+  readonly message?: Partial<LimiterMessage>;
+} {
+  const { type, message } = error ?? { type: '', message: '' };
+  const [, , verdict, meter] =
+    providerWords.find(([of, pattern]) => (of === null || of === type) && pattern.test(message)) ?? [];
+  if (verdict === undefined) return {};
+  if (meter === undefined) return { verdict };
+  return { verdict, message: { meter, metric: meter === 'tokens' ? 'TPM' : 'RPM', windowMs: minuteMs } };
 }
 
 // The limiter's sentence

@@ -1,8 +1,8 @@
 /**
- * What a feedback policy is given: the plain facts of one response, with what every dialect reads of them; and how much of what it finds
- * is believed. No stream, no socket, no configuration.
+ * What a feedback policy is given: the plain facts of one response, with what every dialect reads of them; how much of what it finds
+ * is believed; and what a call has spent in all. No stream, no socket, no configuration.
  */
-import type { Feedback, MeterReport } from '../../call.ts';
+import type { Costs, Feedback, MeterReport } from '../../call.ts';
 import {
   completedMs,
   maxRetryAfterMs,
@@ -102,3 +102,30 @@ const bounded = ({ windowMs, resetMs, level, ...report }: MeterReport): MeterRep
     highest: Math.min(level.highest, report.limit),
   },
 });
+
+// Spending
+
+/** Costs of a call that was refused: it counts as a request, but it used no tokens and made no images. */
+const nothingMade: Costs = { tokens: 0, tokens_day: 0, input_tokens: 0, output_tokens: 0, images: 0 };
+
+/**
+ * What a call has spent of the bucket's meters, known at the end of its response; what it had reserved was an estimate.
+ *
+ * `late`: what the rest of the response's body reported; `null` = nothing. Returns what each meter is charged in all; a meter that
+ * is not named stays as reserved, and `null` = all do. A call that the upstream refused (4xx) made no tokens; often such a
+ * response states no level, and what the call reserved would stay taken.
+ */
+export function spentOf(status: number, head: Feedback, late: Feedback | null): Costs | null {
+  const cost = (late ?? head).actualCost;
+  if (cost !== undefined) return { cost };
+  if (status >= 400) return status < 500 ? nothingMade : null;
+  const usage = late?.usage ?? head.usage;
+  if (usage === undefined) return null;
+  const { total, input, output } = usage;
+  const spent = { tokens: total, tokens_day: total, input_tokens: input, output_tokens: output };
+  const settled = Object.entries(spent).filter(
+    ([name, units]) =>
+      units !== null && !head.meters.some(({ meter, level }) => meter === name && level !== null),
+  );
+  return settled.length === 0 ? null : (Object.fromEntries(settled) as Costs);
+}

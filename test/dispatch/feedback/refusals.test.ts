@@ -1,7 +1,6 @@
 /** Refusals whose words decide: what no wait cures, for one call or for a whole account, and what ends by itself. */
 import { describe, expect, test } from '@jest/globals';
-import { unknownDialect } from '../../../src/dispatch/feedback/dialect.policy.ts';
-import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+import { unknownDialect, learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { error, learn, throttleOf, type Response, type Who } from './learning.ts';
 
 const model = 'language-model';

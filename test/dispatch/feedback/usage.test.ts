@@ -1,7 +1,7 @@
 /** The tokens that a response says were used, in the words of each provider. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import * as reader from '../../../src/dispatch/feedback/usage.policy.ts';
+import * as reader from '../../../src/dispatch/feedback/language-model.policy.ts';
 
 const usageOf = (...texts: readonly unknown[]) => {
   let known: ReturnType<typeof reader.withUsageIn> = reader.noUsage;
@@ -32,13 +32,6 @@ const kept = (read: number, written: number) => ({
 });
 const filtered = { prompt_filter_results: [{ prompt_index: 0 }] };
 
-const embedding = (tokens: number) => ({
-  embeddings: { statistics: { token_count: tokens }, values: [0.1] },
-});
-const metadata = (input: number, output: number) => ({
-  tokenMetadata: { inputTokenCount: { totalTokens: input }, outputTokenCount: { totalTokens: output } },
-});
-
 const ollama = '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n';
 const keptOfInput = { input_tokens_details: { cached_tokens: 30 }, total_tokens: 100 };
 const groq = { ...openAi(4_641, 1_817, cached(4_608)), x_groq: { id: 'req_1' } };
@@ -51,8 +44,6 @@ describe('the usage reported by a response', () => {
   test.each<[string, unknown, ReturnType<typeof used>]>([
     ['OpenAI: cached tokens count', openAi(100, 20, cached(64)), used(100, 0, 100, 20, 120)],
     ['Cohere', { meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } }, used(40, 0, 40, 60, 100)],
-    ['embeddings of Vertex AI', { predictions: [embedding(6), embedding(9)] }, used(15, 0, 15, null, 15)],
-    ['predictions of Vertex AI', { metadata: metadata(12, 3) }, used(12, 0, 12, 3, 15)],
     ['Ollama', ollama, used(40, 0, 40, 60, 100)],
     ['Responses: cached tokens count', ofInput(90, 10, keptOfInput), used(90, 0, 90, 10, 100)],
     ['embeddings: a prompt alone', { usage: { prompt_tokens: 8, total_tokens: 8 } }, used(8, 0, 8, null, 8)],
@@ -74,19 +65,6 @@ describe('the usage reported by a response', () => {
     const delta = (output: number) => ({ usage: { input_tokens: null, output_tokens: output } });
     expect(usageOf(start, delta(9), delta(15))).toEqual(used(73, 70, 3, 15, 18));
     expect(usageOf(start)).toMatchObject({ input: 3, output: 1 });
-  });
-
-  test('is read from the fields of Bedrock, whatever the model, where they state the output', () => {
-    const inFields = (output: string) =>
-      reader.usageInFields(
-        new Map([
-          ['x-amzn-bedrock-input-token-count', '14'],
-          ['x-amzn-bedrock-output-token-count', output],
-          ['x-amzn-bedrock-cache-read-input-token-count', '90'],
-        ]),
-      );
-    expect([inFields('36'), inFields('many')]).toEqual([used(104, 90, 14, 36, 50), null]);
-    expect(reader.usageInFields(new Map())).toBeNull();
   });
 
   test('is read from the last part of a stream of Bedrock', () => {

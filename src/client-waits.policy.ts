@@ -1,7 +1,49 @@
 /**
- * What a call asks for in its fields: how long it may wait (`Prefer: wait`, RFC 7240; its client's time-out) and how
- * urgent it is (`Priority`, RFC 9218). Pure.
+ * What a call's fields say of its client's waiting: which time to try again it honours, how long the call may wait (`Prefer: wait`, RFC
+ * 7240; its client's time-out), and how urgent it is (`Priority`, RFC 9218).
  */
+import { valuesOf } from './field-lines.policy.ts';
+
+// A client that is given a longer time than it honours comes back too early, or gives up in its own way: such a refusal says that it must
+// not repeat at all.
+
+/** Most clients ignore a minute and more: openai for JavaScript up to 6.26, the AI SDK. Milliseconds. */
+const commonMs = 59_999;
+
+/**
+ * Clients made by Stainless name their language and their version (`x-stainless-lang`, `x-stainless-package-version`). Those
+ * without a bound of their own (openai for JavaScript 6.27 to 7.4, Anthropic's and Groq's) would sleep for any time, far beyond
+ * what their caller was ready to wait: they get the same time as all others. A row holds from its version on, up to the row before it.
+ */
+const stainlessClients: readonly (readonly [
+  lang: string,
+  major: number,
+  minor: number,
+  honouredMs: number,
+])[] = [
+  // openai for Python, 2.52.0 of 2026-07-31: more than 120 s is not repeated at all.
+  ['python', 2, 52, 120_000],
+  // openai for Python before, anthropic for Python 0.x.
+  ['python', 0, 0, 60_000],
+  // openai for JavaScript, 7.5.0 of 2026-08-17.
+  ['js', 7, 5, 60_000],
+];
+
+/** Longest time that the client of a call honours, milliseconds. `rawFields` alternates name and value. */
+export function honouredWaitMs(rawFields: readonly string[]): number {
+  const [lang] = valuesOf(rawFields, 'x-stainless-lang');
+  if (lang === undefined) return commonMs;
+  const [version = ''] = valuesOf(rawFields, 'x-stainless-package-version');
+  const [, major = NaN, minor = NaN] = /^(\d{1,6})\.(\d{1,6})\b/.exec(version.trim())?.map(Number) ?? [];
+  const known = stainlessClients.find(
+    ([name, fromMajor, fromMinor]) =>
+      name === lang.trim().toLowerCase() &&
+      (major > fromMajor || (major === fromMajor && minor >= fromMinor)),
+  );
+  return known?.[3] ?? commonMs;
+}
+
+// What the call asks for
 
 /** Seconds asked for by `Prefer: wait=<seconds>` (RFC 7240), or `null`. Malformed preferences are ignored, as the RFC asks. */
 export function preferredWaitSeconds(prefer = ''): number | null {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
-import { honouredWaitMs } from '../src/honoured-wait.policy.ts';
-import { refusalResponse } from '../src/ingress/problem.ts';
+import { honouredWaitMs } from '../src/client-waits.policy.ts';
+import { refusalResponse } from '../src/ingress/respond.ts';
 
 const client = (lang: string, version: string): string[] =>
   `X-Stainless-Lang ${lang} X-Stainless-Package-Version ${version}`.split(' ');
