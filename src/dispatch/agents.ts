@@ -177,9 +177,9 @@ function readBeforeWriteFails(connection: Socket): void {
 
 /** How long before Node's own timer an unused connection counts as overdue: those that it closes stay in the pool for a moment. Milliseconds. */
 const overdueMarginMs = 100;
-/** Closings of an origin that are remembered, and for how long, milliseconds. */
-const closingsKept = 8;
+/** How long the closing of an unused connection is remembered. One that was unused for less is closed by a server that stops. Milliseconds. */
 const closingMemoryMs = 600_000;
+const leastIdleMs = 1_000;
 /** A connection is used for this share of the time after which its origin closes unused ones. */
 const safeShare = 0.75;
 
@@ -192,40 +192,22 @@ interface PoolMethods {
 }
 
 /**
- * After how long an origin closes unused connections that said nothing of it (`Keep-Alive: timeout=`). A server with a limit closes at
- * equal ages again and again, one that is stopped at any age, and all at once.
+ * After how long an origin closes unused connections that said nothing of it (`Keep-Alive: timeout=`): the longest age of late. A server
+ * with a limit closes none that is older, and one that is stopped closes them at any age.
  */
 export class IdleClosings {
-  #seen: readonly { readonly ageMs: number; readonly at: number }[] = [];
-  #usableMs = Infinity;
+  #longest = { ageMs: Infinity, at: -Infinity };
 
   /** The origin closed a connection that was unused for `ageMs`, at a monotonic time. */
   note(ageMs: number, at: number): void {
-    const recent = this.#seen.filter((one) => at - one.at < closingMemoryMs);
-    this.#seen = [...recent, { ageMs, at }].slice(-closingsKept);
-    const repeated = this.#seen.filter((one) =>
-      this.#seen.some(
-        (other) =>
-          Math.abs(other.at - one.at) > 100 && Math.abs(other.ageMs - one.ageMs) <= 0.25 * other.ageMs,
-      ),
-    );
-    this.#usableMs = safeShare * Math.min(Infinity, ...repeated.map((one) => one.ageMs));
+    const isOver = at - this.#longest.at >= closingMemoryMs;
+    if (ageMs >= leastIdleMs && (isOver || ageMs > this.#longest.ageMs)) this.#longest = { ageMs, at };
   }
 
   /** For how long an unused connection may be used, milliseconds; `Infinity` = nothing is known. */
   usableMs(now: number): number {
-    return now - (this.#seen.at(-1)?.at ?? -Infinity) < closingMemoryMs ? this.#usableMs : Infinity;
+    return now - this.#longest.at < closingMemoryMs ? safeShare * this.#longest.ageMs : Infinity;
   }
-}
-
-/** A connection that was put back into its pool. Times are monotonic milliseconds. */
-interface Kept {
-  readonly at: number;
-  readonly closings: IdleClosings;
-  /** Bytes that had been read by then. */
-  readonly bytes: number;
-  /** When its present request took it; `null` = it is unused. */
-  usedAt: number | null;
 }
 
 /**
@@ -237,41 +219,37 @@ interface Kept {
  */
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
-  const all = new WeakMap<Socket, Kept>();
-  const closings = new LRUCache<string, IdleClosings>({
+  const watched = new WeakSet<Socket>();
+  /** Unused connections, since when. Monotonic milliseconds. */
+  const unused = new WeakMap<Socket, { readonly at: number; readonly closings: IdleClosings }>();
+  const origins = new LRUCache<string, IdleClosings>({
     ...atMost(1_000),
     memoMethod: () => new IdleClosings(),
   });
   const isOverdue = (socket: Socket): boolean => {
-    const kept = all.get(socket);
+    const kept = unused.get(socket);
     const now = clock.monotonic();
     const byNode = (socket.timeout ?? 0) - overdueMarginMs;
     return kept === undefined || now - kept.at >= Math.min(byNode, kept.closings.usableMs(now));
   };
-  /** The other side closed it while it was unused, or before it answered a request that was written into it. */
+  /** What is overdue was closed by this process. */
   const learn = (socket: Socket): void => {
-    const kept = all.get(socket);
-    if (kept === undefined || socket.bytesRead !== kept.bytes) return;
+    const kept = isOverdue(socket) ? undefined : unused.get(socket);
     const now = clock.monotonic();
-    // What is overdue, and what was given up without an error, was closed by this process.
-    const isTheirs = kept.usedAt === null ? !isOverdue(socket) : socket.errored !== null;
-    all.delete(socket);
-    if (isTheirs) kept.closings.note((kept.usedAt ?? now) - kept.at, now);
+    if (kept !== undefined) kept.closings.note(now - kept.at, now);
   };
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
     if (!keep(socket)) return false;
-    const before = all.get(socket);
-    if (before === undefined) for (const event of ['error', 'close']) socket.once(event, () => learn(socket));
-    const { remoteAddress, remotePort, bytesRead: bytes } = socket;
-    const ofOrigin = before?.closings ?? closings.memo(`${remoteAddress} ${remotePort}`);
-    all.set(socket, { at: clock.monotonic(), closings: ofOrigin, bytes, usedAt: null });
+    if (!watched.has(socket)) socket.once('close', () => learn(socket));
+    watched.add(socket);
+    const closings = origins.memo(`${socket.remoteAddress} ${socket.remotePort}`);
+    unused.set(socket, { at: clock.monotonic(), closings });
     return true;
   };
   const reuse = pool.reuseSocket.bind(pool);
   pool.reuseSocket = (socket, request) => {
-    const kept = all.get(socket);
-    if (kept !== undefined) kept.usedAt = clock.monotonic();
+    unused.delete(socket);
     reuse(socket, request);
   };
   const add = pool.addRequest.bind(pool);
@@ -282,6 +260,8 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
     add(request, options);
   };
 }
+
+// Permits
 
 // Decides which waiting call gets the next socket of an upstream. Node's pool serves calls in the order in which they come, so
 // that ten thousand calls of one workspace would be served before those of all others.
@@ -308,7 +288,7 @@ interface Line {
 export class SocketPermits {
   readonly #max: number;
   /** Workspaces that hold a permit or wait for one, by id. */
-  readonly #origins = new Map<string, { taken: number; served: number; lines: Map<string, Line> }>();
+  readonly #origins = new Map<string, { taken: number; served: number; readonly lines: Map<string, Line> }>();
 
   constructor(max: number) {
     this.#max = max;
@@ -323,16 +303,16 @@ export class SocketPermits {
     { id, weight }: { readonly id: string; readonly weight: number },
     start: () => void,
   ): () => void {
-    const origin = this.#origins.get(name) ?? { lines: new Map<string, Line>(), taken: 0, served: 0 };
+    const origin = this.#origins.get(name) ?? { taken: 0, served: 0, lines: new Map<string, Line>() };
     const line = origin.lines.get(id) ?? { weight, taken: 0, last: 0, waiting: new Set() };
     this.#origins.set(name, origin);
     origin.lines.set(id, line);
     line.weight = weight;
-    let state: 'waiting' | 'taken' | 'over' = 'waiting';
     const mayTake = ({ taken }: Line): boolean =>
       origin.taken < this.#max - (taken === 0 ? 0 : Math.floor(this.#max * keptFree));
+    let held = 0;
     const take = (): void => {
-      state = 'taken';
+      held = 1;
       line.waiting.delete(take);
       line.taken += 1;
       origin.taken += 1;
@@ -342,14 +322,13 @@ export class SocketPermits {
     // A workspace with waiting calls cannot take a permit now, or those calls would have it: the new call queues behind them.
     if (line.waiting.size === 0 && mayTake(line)) take();
     else line.waiting.add(take);
+    let isOver = false;
     return () => {
-      if (state === 'over') return;
-      if (state === 'taken') {
-        line.taken -= 1;
-        origin.taken -= 1;
-      }
-      state = 'over';
+      if (isOver) return;
+      isOver = true;
       line.waiting.delete(take);
+      line.taken -= held;
+      origin.taken -= held;
       for (;;) {
         let next: Line | null = null;
         for (const one of origin.lines.values())

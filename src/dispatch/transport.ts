@@ -95,8 +95,6 @@ export class Transport {
 const maxInterimResponses = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1_000;
-/** A 408 that came sooner was on its way before the request was. Milliseconds. */
-const goodbyeMs = 1_000;
 /** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
 const looksPerIdle = 4;
 /** A longer body is written in parts of this many bytes, each in a turn of the event loop of its own. */
@@ -222,10 +220,7 @@ class Exchange {
     }
     const status = response.statusCode ?? 0;
     // A response to nothing: pushed on a kept connection while the request was held back. It is somebody else's.
-    if (this.#phase === 'connect' || this.#isGoodbye(status, response)) {
-      this.#phase = 'connect';
-      return this.onError(null);
-    }
+    if (this.#phase === 'connect') return this.onError(null);
     if (status < 200 || status > 599 || response.rawHeaders.length >= maxFields * 2)
       return this.#fail('invalid');
     this.#phase = 'body';
@@ -244,15 +239,6 @@ class Exchange {
       head: { status, rawFields: response.rawHeaders },
       body: bodyless ? Readable.from([]) : response,
     });
-  }
-
-  /**
-   * An upstream that gives up a connection on which no request came may say so with a 408, and the next request crosses it: it has read
-   * nothing of that (RFC 9110 §15.5.9). A 408 that took longer may be the end of a call that ran.
-   */
-  #isGoodbye(status: number, { headers }: IncomingMessage): boolean {
-    if (status !== 408 || headers.connection !== 'close' || !this.#reusedSocket) return false;
-    return this.attempt.timeouts.headMs - (this.#stageEndsAt - this.#transport.clock.monotonic()) < goodbyeMs;
   }
 
   /** Node or the proxy reported an error, perhaps more than once. */
