@@ -2,9 +2,8 @@
  * Shared vocabulary of a call's journey, types only. ARCHITECTURE.md describes the journey that uses these words.
  */
 import type { Readable } from 'node:stream';
-import type { HeldBy, LimitRefusal } from './errors.ts';
+import type { HeldBy, LimitRefusal, ProviderError } from './errors.ts';
 import type { BucketKey } from './ids.ts';
-import type { ProviderError } from './provider-error.policy.ts';
 import type {
   UpstreamCredential,
   UpstreamSettings,
@@ -270,8 +269,8 @@ export interface RateLimitState {
   readonly limit: number;
   /** Calls that may still leave now. */
   readonly remaining: number;
-  /** Seconds until more slots are free. */
-  readonly resetSeconds: number;
+  /** Milliseconds until more slots are free. */
+  readonly nextSlotMs: number;
 }
 
 /** What the journey knows of a call before it ends. */

@@ -34,6 +34,22 @@ export const delay = (clock: Clock, ms: number, signal: AbortSignal): Promise<vo
     signal.addEventListener('abort', done);
   });
 
+/** Runs `run` every `ms` milliseconds, until it is cancelled. */
+export function every(clock: Pick<Clock, 'after'>, ms: number, run: () => void): CancelTimer {
+  let cancel: CancelTimer;
+  const wait = (): void => {
+    cancel = clock.after(ms, () => {
+      wait();
+      run();
+    });
+  };
+  wait();
+  return () => cancel();
+}
+
+/** A file is looked at so often: a mounted one is swapped as a link, and not every change of one makes an event. Milliseconds. */
+export const filePollMs = 1_000;
+
 export interface Random {
   /** Uniform in [0, 1). */
   next(): number;

@@ -3,7 +3,6 @@
  * the upstream, is in this table; anything thrown that is not a {@link Refusal} is a bug.
  */
 
-import type { ProviderError } from './provider-error.policy.ts';
 import { namesIn } from './words.policy.ts';
 
 /** `shed`: counted in `sluice_shed_total`, carries `Retry-After`. `rejected`: the caller must change something, so that repeating cannot succeed. `failed`: the upstream's side broke. */
@@ -107,6 +106,12 @@ export const credentialFaultWords = {
 };
 export type CredentialFault = keyof typeof credentialFaultWords;
 export const credentialFaults = Object.keys(credentialFaultWords) as readonly CredentialFault[];
+
+/** What a provider's own error says, in a closed vocabulary; `null` = nothing, or no known word. `code` may be an HTTP status. */
+export interface ProviderError {
+  readonly type: string | null;
+  readonly code: string | number | null;
+}
 
 /** What a refusal may carry beside its code. */
 export interface RefusalDetails {

@@ -8,7 +8,7 @@ import { callSettings, settingsOfOperation } from './admission/buckets.policy.ts
 import type { AdmissionRequest, BucketLane } from './admission/ticket.ts';
 import { Keyring } from './auth/authenticate.ts';
 import { Breakers } from './breaker/breakers.ts';
-import type { Clock, Random } from './clock.ts';
+import { every, type Clock, type Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
@@ -48,14 +48,14 @@ export interface GatewayOptions extends AgentParts {
 }
 
 export function createGateway(options: GatewayOptions) {
-  const { settings, clock, random, telemetry, resolve, isOwn, recorder } = options;
+  const { settings, clock, random, telemetry, resolve, recorder } = options;
   const { log } = telemetry;
   let current = createRuntime(settings, options);
   const runtime = () => current;
   const { labelKey } = settings.privacy;
   const keyring = new Keyring(() => runtime().keys, clock);
   const dispatcher = new Dispatcher(clock);
-  const send = createEndpoint({ clock, resolve, isOwn });
+  const send = createEndpoint({ clock, resolve });
   const onError = (): void => telemetry.count('sluice_redis_errors_total', { kind: 'other' });
   /** Where features share what may be large with other replicas; `null` = there are none. */
   const sharedRedis =
@@ -173,14 +173,7 @@ export function createGateway(options: GatewayOptions) {
     admission.recheckKeys();
     repeats.recheckKeys();
   };
-  let cancelRecheck = (): void => {};
-  const recheckLater = (): void => {
-    cancelRecheck = clock.after(recheckMs, () => {
-      recheckKeys();
-      recheckLater();
-    });
-  };
-  recheckLater();
+  const cancelRecheck = every(clock, recheckMs, recheckKeys);
   return {
     /** What calls flow through. */
     parts,

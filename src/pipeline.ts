@@ -14,7 +14,6 @@ import {
   Attempts,
   type Attempt,
   type Progress,
-  rateLimitOf,
   reportedAtItsEnd,
   reportFailure,
 } from './journey/attempts.ts';
@@ -140,7 +139,7 @@ export class Pipeline {
         prepared.callRecord.would = would;
         // A ceiling that holds nothing is not told to clients, who would hold themselves.
         const left = isObserved ? null : await ceilings.state(admission.ceilingOf(prepared.request));
-        prepared.call.report({ record: recordOf(progress, ticket, would), rateLimit: rateLimitOf(left) });
+        prepared.call.report({ record: recordOf(progress, ticket, would), rateLimit: left });
       }
       throw failure;
     } finally {

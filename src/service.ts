@@ -7,7 +7,7 @@
 import { windowOf } from './activity/activity.ts';
 import { withStartedValues } from './config/settings.ts';
 import type { Settings } from './config/settings.ts';
-import { OwnListeners, type Resolve } from './dispatch/agents.ts';
+import type { Resolve } from './dispatch/agents.ts';
 import { Refusal } from './errors.ts';
 import { createGateway } from './gateway.ts';
 import { createAdminServer } from './ingress/admin-server.ts';
@@ -38,10 +38,9 @@ export async function startService(parts: ServiceParts) {
   const { server } = settings;
   let isDraining = false;
   let silentUntil = -Infinity;
-  const own = new OwnListeners();
   const observation = await startObservation(parts);
   const { activity, calls, page, recordings, telemetry } = observation;
-  const gateway = createGateway({ ...parts, telemetry, recorder: recordings, isOwn: own.isOwn });
+  const gateway = createGateway({ ...parts, telemetry, recorder: recordings });
   const { admission, breakers, controls, credentials, pressure, repeats, stores } = gateway.parts;
   const onBug = (bug: unknown): void => telemetry.log.bug('a call met a fault of ours', bug);
   const data = new DataServer({
@@ -126,7 +125,6 @@ export async function startService(parts: ServiceParts) {
     await close();
     throw failure;
   });
-  own.listen(listening.dataAddress, listening.adminAddress);
   return {
     ...listening,
     gateway,

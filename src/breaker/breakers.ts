@@ -19,7 +19,7 @@ import type { BreakerSubject, Feedback, Throttle } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
-import type { ProviderError } from '../provider-error.policy.ts';
+import type { ProviderError } from '../errors.ts';
 import {
   anybody,
   type CreateMap,

@@ -1,26 +1,27 @@
 /**
  * Notices that the configuration file or the `.env` beside it changed and hands over the new settings. Owns when the file is read again; what
  * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
- * older text never a newer one; a change is noticed within five seconds and a tenth (`file-watch.ts`) even if the file system
- * reports nothing; calls go on meanwhile, because a long text is checked in a thread of its own.
+ * older text never a newer one; a change is taken over within two seconds; calls go on meanwhile, because a long text is checked in a
+ * thread of its own.
  */
-import { watchFile, type FileWatchParts } from '../file-watch.ts';
+import { every, filePollMs, type CancelTimer, type Clock } from '../clock.ts';
 import { ConfigError, readFiles, settingsApart, type ConfigSource } from './load.ts';
 import type { Settings } from './settings.ts';
 
-export interface WatchOptions extends ConfigSource, Pick<FileWatchParts, 'clock' | 'watchFolder'> {
+export interface WatchOptions extends ConfigSource {
+  readonly clock: Pick<Clock, 'after'>;
   /** Digest of the text already in use (of `readSettings`); without it the first check hands the settings over once more. */
   readonly loadedDigest?: string;
   /** Takes settings over. The next ones come when this is done; when it fails, `onError` is called and they are not in use. */
   readonly onSettings: (settings: Settings) => void | Promise<void>;
-  /** An unusable file (`ConfigError`), reported once per mistake, or a folder that cannot be watched. */
+  /** An unusable file (`ConfigError`), reported once per mistake. */
   readonly onError: (error: Error) => void;
 }
 
 /** Watches from its making on. */
 export class SettingsWatch {
   readonly #options: WatchOptions;
-  readonly #watch: ReturnType<typeof watchFile>;
+  readonly #stopWatching: CancelTimer;
   readonly #stop = new AbortController();
   /** The reload that was asked for last: they follow each other. */
   #last: Promise<boolean> = Promise.resolve(true);
@@ -33,12 +34,7 @@ export class SettingsWatch {
   constructor(options: WatchOptions) {
     this.#options = options;
     this.#lastDigest = options.loadedDigest ?? null;
-    this.#watch = watchFile({
-      ...options,
-      onCheck: () => this.#check(),
-      onError: (error) => this.#complain(error),
-    });
-    this.#watch.checkSoon();
+    this.#stopWatching = every(options.clock, filePollMs, () => this.#check());
   }
 
   /** Reads the file, changed or not (SIGHUP), after the reload under way. Resolves with whether it was usable and is in use. */
@@ -49,7 +45,7 @@ export class SettingsWatch {
 
   /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
   async close(): Promise<void> {
-    this.#watch.close();
+    this.#stopWatching();
     this.#stop.abort();
     await this.#last;
   }
@@ -61,7 +57,6 @@ export class SettingsWatch {
       const { digest } = readFiles(this.#options);
       if (digest === this.#lastDigest) return;
       if (digest === this.#seenDigest) void this.#reloadNext();
-      else this.#watch.checkSoon();
       this.#seenDigest = digest;
     } catch (error) {
       this.#failed(error);
@@ -84,8 +79,6 @@ export class SettingsWatch {
       signal.throwIfAborted();
       await this.#options.onSettings(settings);
       this.#lastComplaint = '';
-      // What has changed meanwhile was not looked at.
-      this.#watch.checkSoon();
       return true;
     } catch (error) {
       if (!signal.aborted) this.#failed(error);

@@ -6,9 +6,8 @@
  * (`target/route.ts`), who waits for one and how long (`journey/`).
  * Keeps: no secret and no token is logged, counted, or part of a failure.
  */
-import type { Clock, Random } from '../clock.ts';
+import { every, filePollMs, type Clock, type Random } from '../clock.ts';
 import type { CredentialSource, Settings, UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
-import { watchFile } from '../file-watch.ts';
 import type { CreateMap } from '../replicated/shared-map.ts';
 import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
@@ -172,13 +171,13 @@ export class Credentials {
     const onCheck = (): void => {
       if (client === null || made.fault === 'grant_ended') made.retry();
     };
-    const watch = path === null ? null : watchFile({ path, clock, onCheck });
+    const stopWatching = path === null ? () => {} : every(clock, filePollMs, onCheck);
     return {
       source: made,
       upstreams,
       isUsed: true,
       close: () => {
-        watch?.close();
+        stopWatching();
         made.close();
       },
     };

@@ -9,19 +9,15 @@ import { promises as dns, type LookupAddress } from 'node:dns';
 import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
-import { Socket, isIP, type AddressInfo, type LookupFunction } from 'node:net';
-import { networkInterfaces } from 'node:os';
+import { Socket, isIP, type LookupFunction } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
 import { LRUCache } from 'lru-cache';
 import { atMost } from '../bounded.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
+import { addressCheck } from '../target/address.policy.ts';
 import { coded } from './transport-error.ts';
-
-/** True for an address and port. */
-export type IsOwn = (address: string, port: number) => boolean;
 
 /** All addresses of a name. */
 export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
@@ -30,8 +26,6 @@ export interface AgentParts {
   readonly clock: Clock;
   /** Replaces the system's resolver. */
   readonly resolve?: Resolve | undefined;
-  /** True where this process listens: nobody is sent there. */
-  readonly isOwn?: IsOwn | undefined;
 }
 
 export interface Agents {
@@ -57,8 +51,7 @@ export function createAgents(
   { allowPrivateAddresses, maxSockets, caFile }: PoolSettings,
   parts: AgentParts,
 ): Agents {
-  const mayBeAt = addressCheck(allowPrivateAddresses);
-  const allowed: IsOwn = (address, port) => mayBeAt(address) && parts.isOwn?.(address, port) !== true;
+  const allowed = addressCheck(allowPrivateAddresses);
   // Node hands options that its types do not list on to `net.connect`; these are documented there.
   const options: https.AgentOptions & { noDelay: boolean; agentKeepAliveTimeoutBuffer: number } = {
     keepAlive: true,
@@ -94,30 +87,31 @@ export function createAgents(
  * Connections are made to `allowed` addresses only. A resolver is never asked about a literal, so literals are checked where connections
  * are made; a name's addresses are checked where they are found, and `net.connect` gets only those, one or, for happy eyeballs, all.
  */
-function guard(pool: http.Agent, allowed: IsOwn, { clock, resolve }: AgentParts): void {
+function guard(
+  pool: http.Agent,
+  allowed: (address: string) => boolean,
+  { clock, resolve }: AgentParts,
+): void {
   const addressesOf = resolve ?? ((name) => dns.lookup(name, { all: true, order: 'verbatim' }));
-  const lookupFor =
-    (port: number): LookupFunction =>
-    (hostname, options, callback) => {
-      const fail = (error: Error): void => callback(error, '', 0);
-      const { promise: late, reject } = Promise.withResolvers<never>();
-      const cancel = clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
-      const resolved = Promise.race([addressesOf(hostname), late]).finally(cancel);
-      resolved.then((addresses) => {
-        const usable = addresses.filter(({ family }) => !options.family || options.family === family);
-        const [first] = usable;
-        if (first === undefined) fail(coded('ENODATA'));
-        else if (!addresses.every(({ address }) => allowed(address, port))) fail(coded('ERR_ADDRESS_DENIED'));
-        else if (options.all === true) callback(null, [...usable]);
-        else callback(null, first.address, first.family);
-      }, fail);
-    };
+  const lookup: LookupFunction = (hostname, options, callback) => {
+    const fail = (error: Error): void => callback(error, '', 0);
+    const { promise: late, reject } = Promise.withResolvers<never>();
+    const cancel = clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
+    const resolved = Promise.race([addressesOf(hostname), late]).finally(cancel);
+    resolved.then((addresses) => {
+      const usable = addresses.filter(({ family }) => !options.family || options.family === family);
+      const [first] = usable;
+      if (first === undefined) fail(coded('ENODATA'));
+      else if (!addresses.every(({ address }) => allowed(address))) fail(coded('ERR_ADDRESS_DENIED'));
+      else if (options.all === true) callback(null, [...usable]);
+      else callback(null, first.address, first.family);
+    }, fail);
+  };
   const create = pool.createConnection.bind(pool);
   pool.createConnection = (options, connected?: (error: Error | null, stream: Duplex) => void) => {
-    const port = Number(options.port);
     const literal = (options.host ?? '').replace(/^\[|\]$/g, '');
-    if (isIP(literal) === 0 || allowed(literal, port)) {
-      const connection = create({ ...options, lookup: lookupFor(port) }, connected);
+    if (isIP(literal) === 0 || allowed(literal)) {
+      const connection = create({ ...options, lookup }, connected);
       if (connection instanceof Socket) readBeforeWriteFails(connection);
       return connection;
     }
@@ -125,31 +119,6 @@ function guard(pool: http.Agent, allowed: IsOwn, { clock, resolve }: AgentParts)
     connected?.(coded('ERR_ADDRESS_DENIED'), new Socket());
     return undefined;
   };
-}
-
-/**
- * Where this process itself listens, so that no upstream leads back to it: neither to the data port, where a call would wait for
- * itself, nor to the admin port, which is nobody's upstream.
- */
-export class OwnListeners {
-  #listening: readonly Pick<AddressInfo, 'address' | 'port'>[] = [];
-
-  /** To be called as soon as the ports are known. */
-  listen(...addresses: readonly Pick<AddressInfo, 'address' | 'port'>[]): void {
-    this.#listening = addresses;
-  }
-
-  /** The interfaces are read for own ports only, at each connection: a machine gets and loses addresses. */
-  readonly isOwn: IsOwn = (address, port) =>
-    this.#listening.some((own) => own.port === port && reaches(address, own.address));
-}
-
-function reaches(address: string, listening: string): boolean {
-  if (isUnspecified(address) || isSameAddress(address, listening)) return true;
-  if (!isUnspecified(listening)) return false;
-  if (isLoopbackAddress(address)) return true;
-  const own = Object.values(networkInterfaces()).flatMap((each) => each ?? []);
-  return own.some((each) => isSameAddress(address, each.address));
 }
 
 // Responses that come while a request is written

@@ -346,7 +346,8 @@ export function knownFields({ record, rateLimit }: CallFacts): string[] {
   if (rateLimit) {
     const q = Math.floor(whole(rateLimit.limit));
     const r = Math.floor(whole(rateLimit.remaining));
-    const t = Math.ceil(whole(rateLimit.resetSeconds));
+    // Up to 61: the log's window is a little longer than what is promised, and the slot is free after the log's.
+    const t = Math.ceil(whole(rateLimit.nextSlotMs) / 1_000);
     fields.push('RateLimit-Policy', `"workspace";q=${q};w=60`, 'RateLimit', `"workspace";r=${r};t=${t}`);
   }
   return fields;

@@ -7,7 +7,7 @@
 import { Buffer } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import type { Lease } from '../admission/ticket.ts';
-import type { AdmissionRecord, Feedback, Outcome, Call, RateLimitState, ResponseHead } from '../call.ts';
+import type { AdmissionRecord, Feedback, Outcome, Call, ResponseHead } from '../call.ts';
 import { type AttemptResult, type Sending, statusOf } from '../dispatch/dispatcher.ts';
 import { spentOf } from '../dispatch/feedback/response.policy.ts';
 import { readAhead } from '../dispatch/read-response.ts';
@@ -26,7 +26,6 @@ import type { Lesson, Settlement } from '../limiter/limiter.ts';
 import type { FlowParts } from './flow-parts.ts';
 import type { Prepared } from './prepare.ts';
 import { Refusal, refusals, type RefusalCode } from '../errors.ts';
-import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import { outcomeOfResponse } from '../telemetry/events.ts';
 
@@ -123,7 +122,7 @@ export class Attempts {
     const { head, feedback, bodyFeedback } = result;
     const { body, done } = endAnswered(lease, result, decision);
     const { timeouts, commentMs } = prepared.route.upstream;
-    const rateLimit = rateLimitOf(lease.ceiling);
+    const rateLimit = lease.ceiling;
     return {
       status: head.status,
       throttled: feedback.throttle !== null,
@@ -304,17 +303,6 @@ export function failureRefusal(error: TransportError, mayRepeat: boolean): Refus
     ...(detail === null ? {} : { detail }),
     ...(mayRepeat ? {} : { shouldRetry: false }),
   });
-}
-
-/** `RateLimit` of the workspace's ceiling; `null` when it has none. */
-export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
-  if (state === null) return null;
-  return {
-    limit: state.limit,
-    remaining: state.remaining,
-    // Up to 61: the log's window is a little longer than what is promised, and the slot is free after the log's.
-    resetSeconds: Math.ceil(state.nextSlotMs / 1000),
-  };
 }
 
 /** The fields of an upstream's response in the form of this call. */

@@ -95,14 +95,3 @@ export function addressCheck(allowed: PrivateAddresses): (address: string) => bo
     return ranges === null || ranges.some((range) => range !== null && isInRange(address, range));
   };
 }
-
-/** `0.0.0.0` and `::`: any address of the machine where one listens, the machine itself where one connects. */
-export const isUnspecified = (address: string): boolean => read(address)?.range() === 'unspecified';
-
-export const isLoopbackAddress = (address: string): boolean => read(address)?.range() === 'loopback';
-
-/** True when both spell the same address, mapped or not. */
-export function isSameAddress(one: string, other: string): boolean {
-  const [a, b] = [read(one), read(other)];
-  return a !== null && b !== null && a.toString() === b.toString();
-}

@@ -1,16 +1,14 @@
 /** When a changed configuration file is read again, checked in a thread and handed over, and what a mistake in it costs. */
 import { createHash } from 'node:crypto';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
-import { keyIndexOf, Keyring } from '../../src/auth/authenticate.ts';
-import { systemClock, type Clock } from '../../src/clock.ts';
+import { filePollMs, systemClock } from '../../src/clock.ts';
 import { readSettings } from '../../src/config/load.ts';
 import { SettingsWatch, type WatchOptions } from '../../src/config/reload.ts';
 import type { Settings } from '../../src/config/settings.ts';
-import { pollMs, settleMs } from '../../src/file-watch.ts';
 import { closers } from '../support/closers.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
@@ -57,19 +55,11 @@ function polled(text: string, changes: Partial<WatchOptions> = {}) {
   const path = join(folder(), 'sluice.yaml');
   writeFileSync(path, text);
   const clock = manualClock();
-  let event = (): void => {};
-  const watching = watched(path, {
-    clock,
-    watchFolder: (_folder, onEvent) => {
-      event = onEvent;
-      return () => {};
-    },
-    ...changes,
-  });
+  const watching = watched(path, { clock, ...changes });
   /** Half a minute and more, in which every check that begins comes to its end. */
   const advance = async (ms = 60_000): Promise<void> => {
-    for (let passed = 0; passed < ms; passed += settleMs) {
-      clock.advance(settleMs);
+    for (let passed = 0; passed < ms; passed += filePollMs) {
+      clock.advance(filePollMs);
       await nextIteration();
     }
   };
@@ -80,48 +70,15 @@ function polled(text: string, changes: Partial<WatchOptions> = {}) {
     await advance(ms);
   };
   const seen = () => [watching.settings.length, watching.errors.length];
-  return { ...watching, path, clock, write, advance, seen, event: () => event() };
+  return { ...watching, path, clock, write, advance, seen };
 }
 
-test('with a file system that reports changes, a rewritten file and a swapped ..data link are applied', async () => {
-  const mount = folder();
-  const version = (name: string, text: string): void => {
-    mkdirSync(join(mount, name));
-    writeFileSync(join(mount, name, 'sluice.yaml'), text);
-  };
-  // As the kubelet mounts a ConfigMap: sluice.yaml → ..data/sluice.yaml, ..data → a dated folder.
-  version('..2026_01', textWith('one', 'two'));
-  symlinkSync('..2026_01', join(mount, '..data'));
-  symlinkSync('..data/sluice.yaml', join(mount, 'sluice.yaml'));
-  const path = join(mount, 'sluice.yaml');
-  let keys = keyIndexOf(readSettings({ path, env: {} }).settings);
-  const keyring = new Keyring(() => keys, systemClock);
-  const isKnown = (key: string): boolean => keyring.find(key)?.workspace.id === 'acme';
-  // Polling is switched off: only the folder's events may lead to a reload here.
-  const clock: Pick<Clock, 'after'> = {
-    after: (ms, run) => (ms >= pollMs ? () => {} : systemClock.after(ms, run)),
-  };
-  const { errors } = watched(path, { clock, onSettings: (next) => void (keys = keyIndexOf(next)) });
-  expect(isKnown('two')).toBe(true);
-
-  version('..2026_02', textWith('one'));
-  symlinkSync('..2026_02', join(mount, '..data_tmp'));
-  renameSync(join(mount, '..data_tmp'), join(mount, '..data'));
-  await until(() => !isKnown('two'));
-  expect([errors, isKnown('one')]).toEqual([[], true]);
-
-  rmSync(path);
-  writeFileSync(path, textWith('three'));
-  await until(() => isKnown('three'));
-  expect(isKnown('one')).toBe(false);
-});
-
-describe('with a file system that reports no changes,', () => {
+describe('of a file that is looked at from time to time,', () => {
   test('a removed API key is refused within ten seconds', async () => {
     const { settings, write } = polled(textWith('one', 'two'));
-    await write(textWith('one'), pollMs + settleMs);
+    await write(textWith('one'), 2 * filePollMs);
     expect(settings.map(({ workspaces }) => workspaces.get('acme')?.keys.length)).toEqual([1]);
-    expect(pollMs + settleMs).toBeLessThan(10_000);
+    expect(2 * filePollMs).toBeLessThan(10_000);
   });
 
   test('an unchanged file is never applied, a changed one once', async () => {
@@ -176,13 +133,12 @@ describe('an invalid configuration file', () => {
 });
 
 test('a file that is half-written is not used while it still grows', async () => {
-  const { path, clock, settings, errors, event, write } = polled(textWith('one'));
+  const { path, clock, settings, errors, write } = polled(textWith('one'));
   const first = `workspaces:\n  first: { keys: ['sha256:${sha256('x')}'] }`;
   const whole = textWith('one').replace('workspaces:', first);
   writeFileSync(path, whole.slice(0, whole.indexOf('  acme:')));
-  event();
-  clock.advance(settleMs);
-  await write(whole, 1_000);
+  clock.advance(filePollMs);
+  await write(whole, 2 * filePollMs);
   expect([errors, settings.map(({ workspaces }) => workspaces.size)]).toEqual([[], [2]]);
 });
 
@@ -214,19 +170,9 @@ test('reloads follow each other: what changes during one is applied after it', a
   writeFileSync(path, textWith('zero'));
   open.shift()?.();
   expect(await Promise.all(reloads)).toEqual([true, true]);
-  await advance(2 * settleMs);
+  await advance(2 * filePollMs);
   expect(taken).toEqual(['one', 'two', 'zero'].map(sha256));
   open.shift()?.();
-});
-
-test('a folder that cannot be watched is reported, and the file is polled instead', async () => {
-  const watchFolder = (): never => {
-    throw new Error('too many watches');
-  };
-  const { errors, settings, write } = polled(textWith('one'), { watchFolder });
-  expect(errors).toEqual(['too many watches']);
-  await write(textWith('two'), pollMs + settleMs);
-  expect(settings).toHaveLength(1);
 });
 
 test('a text of two hundred workspaces is checked in a thread, with the result and the words of the start', async () => {

@@ -9,7 +9,6 @@ import {
   refusalResponse,
   type ProblemResponse,
 } from '../../src/ingress/respond.ts';
-import { rateLimitOf } from '../../src/journey/attempts.ts';
 
 const requestId = '0123456789abcdef0123456789abcdef';
 const codes = Object.keys(refusals) as RefusalCode[];
@@ -106,7 +105,7 @@ describe('a refusal', () => {
 });
 
 describe('the structured fields of Sluice', () => {
-  const all = (n: number) => ({ limit: n, remaining: n, resetSeconds: n });
+  const all = (n: number) => ({ limit: n, remaining: n, nextSlotMs: n * 1_000 });
   const admitted = (n: number) => ({ waitedMs: n, attempts: n, absorbed: n, held: [] });
   const [admissionField, ceilingFields] = [
     (record: AdmissionRecord) => knownFields({ record })[1] ?? '',
@@ -139,7 +138,6 @@ describe('the structured fields of Sluice', () => {
     [60_000, 60],
     [60_001, 61],
   ])('never state a slot before it is free: in %d ms is t=%d', (nextSlotMs, seconds) => {
-    const state = rateLimitOf({ limit: 500, remaining: 0, nextSlotMs });
-    expect(ceilingFields(state)[1]).toBe(`"workspace";r=0;t=${seconds}`);
+    expect(ceilingFields({ limit: 500, remaining: 0, nextSlotMs })[1]).toBe(`"workspace";r=0;t=${seconds}`);
   });
 });

@@ -133,7 +133,7 @@ const unit = unitTests(
 );
 const levels = unitTests('test/limiter/policy/(background|callers)');
 const guards = unitTests('test/(ingress/(guard|routes)|target/(address|target|route)).test');
-const wire = unitTests('test/wire/(client-framing|egress-addresses|own-addresses)');
+const wire = unitTests('test/wire/(client-framing|egress-addresses)');
 
 /** A row of the gate, by words of its name, that has to print what stands behind the arrow: another failure is no proof. */
 const gate =

@@ -6,7 +6,7 @@
  * the status alone. Linear, bounded, never throws; a number that is not in the text is `null`; the first line of a table that fits decides.
  */
 import type { MeterName, QuotaScope } from '../../call.ts';
-import { providerError, type ProviderError } from '../../provider-error.policy.ts';
+import type { ProviderError } from '../../errors.ts';
 import { meaningOfWords, wordsOf } from '../../words.policy.ts';
 import { given, isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
 import { dayMs, minuteMs } from '../../time-units.ts';
@@ -157,6 +157,39 @@ const byName = meaningOfWords<Verdict>([
   ['overload', 'service_tier_capacity_exceeded engine_overloaded engine_overloaded_error'],
   ['rate', 'rate_limit_exceeded rate_limit_error rate_limited resource_exhausted'],
 ]);
+
+/**
+ * Words of providers' errors, beside those of the tables above, that Sluice repeats in a breaker's answers, so that clients that branch on them
+ * still do. A closed set, in lower case: whatever else an upstream writes stays with the upstream.
+ */
+const otherWords = wordsOf(
+  'billing_limit_reached billing_limit_user_error account_deactivated access_terminated server_error tokens requests',
+  'usage_limit_exceeded unknown_error api_error billing_disabled consumer_suspended credit_limit payment_required',
+  'payment_required_error quota_limit_reached blocked_api_access spend_limit_reached account_suspended forbidden',
+  'openrouter_in_flight_budget toomanyrequests too_many_requests quotaexceeded throttling.allocationquota',
+  'throttlingexception servicequotaexceededexception accessdeniedexception limitexceededexception',
+);
+
+/** A known word, in the case in which the provider wrote it: clients that branch on it expect that. */
+function wordOf(value: unknown): string | null {
+  if (typeof value !== 'string') return null;
+  // The lower case of some other letters is ASCII (U+212A becomes "k"): those are not in the vocabulary.
+  const word = /^[\w.-]{1,64}$/.test(value) ? value.toLowerCase() : '';
+  return byName.has(word) || statusByName.has(word) || otherWords.includes(word) ? value : null;
+}
+
+/** Of the type (or, as Google calls it, status) and the code of an error what is known; `null` = neither is. */
+export function providerError(members: {
+  readonly type: unknown;
+  readonly code: unknown;
+}): ProviderError | null {
+  const type = wordOf(members.type);
+  const { code: written } = members;
+  const isStatus =
+    (typeof written === 'number' || typeof written === 'string') && /^[45]\d\d$/.test(String(written));
+  const code = isStatus ? written : wordOf(written);
+  return type === null && code === null ? null : { type, code };
+}
 
 /**
  * The verdict by code, then by type; `null` when neither is known, so that only the status can decide. `tooLarge`: the message

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { providerError } from '../src/provider-error.policy.ts';
+import { providerError } from '../../../src/dispatch/feedback/refusal.policy.ts';
 
 const members = (type: unknown, code: unknown) => ({ type, code });
 const quota = members('insufficient_quota', 'insufficient_quota');
