@@ -92,10 +92,8 @@ const section = is.section(
       'Client connections open at once. A further one takes the place of the longest idle without a valid key; without such, its calls get 503.',
     maxCallsPerConnection: 'Calls open at once on one client connection, then 503.',
     maxOpenCalls: 'Calls held and in flight at once in the process, then 503.',
-    maxEventLoopDelayMs:
-      'Delay of the event loop that stands for half a second; above it a growing share of new calls gets 503.',
-    maxMemoryRatio:
-      'Used share of the heap or of the container’s memory; above it a growing share of new calls gets 503.',
+    maxEventLoopDelayMs: 'Delay of the event loop that stands for half a second; above it new calls get 503.',
+    maxMemoryRatio: 'Used share of the heap or of the container’s memory; above it new calls get 503.',
     drainSeconds: 'Time for waiting and running calls after SIGTERM.',
     drainDelaySeconds: 'Part of it in which new calls are still accepted, while load balancers notice.',
     keepAliveSeconds: 'Idle time of client connections; keep it above the load balancer’s.',

@@ -22,14 +22,13 @@ import {
 } from './feedback/language-model.policy.ts';
 import { bodyError } from './transport-error.ts';
 import {
-  constants,
   createBrotliDecompress,
   createGunzip,
   createInflate,
   createInflateRaw,
   createZstdDecompress,
 } from 'node:zlib';
-import { hasLargeWindow, hasZlibHead } from './request-body.policy.ts';
+import { hasLargeWindow, hasZlibHead, textOf, zstdParams } from './request-body.policy.ts';
 
 /** Bytes of a response that are read for learning at most. */
 const peekBytes = 64 * 1024;
@@ -91,7 +90,7 @@ export async function readForLearning(
     : isRefusal || callClass === 'graphql' || dialect?.bodyStatuses.includes(status) === true;
   const whole = await arrived(body, length);
   if (whole !== null) {
-    const text = isRead ? await decoded(whole, encoding, clock) : null;
+    const text = isRead ? textOf(whole, encoding) : null;
     return { body: whole, feedback: judge(text), bodyFeedback: null };
   }
   if (!isRead) return { body, feedback: judge(null), bodyFeedback: null };
@@ -115,7 +114,7 @@ export async function readForLearning(
   }
   if (watch !== null && !Buffer.isBuffer(start.body)) return watched(start.body, judge(null), watch);
   const isReadable = start.whole || (isRefusal && isPlain(encoding));
-  const text = isReadable ? await decoded(start.bytes, encoding, clock) : null;
+  const text = isReadable ? textOf(start.bytes, encoding) : null;
   return { body: start.body, feedback: judge(text), bodyFeedback: null };
 }
 
@@ -344,7 +343,7 @@ export async function arrived(
 }
 
 // Decoding, of compressed responses for our own eyes and within bounds: what is read beside a response must not cost more than the response.
-// Nothing is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not read; a decoder ends with
+// Nothing but a short text that is at hand is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not read; a decoder ends with
 // its response.
 
 const kib = 1024;
@@ -355,8 +354,6 @@ const backlogBytes = 256 * kib;
 /** What all responses of the process may take: decoders at once, bytes that these keep, and bytes per second (about a tenth of a core). */
 const maxOfProcess = { decoders: 100, heldBytes: 32 * kib * kib, bytesPerSecond: 32 * kib * kib };
 const chunkSize = 16 * kib;
-/** The largest window that RFC 8878 asks decoders to support: 8 MiB. */
-const zstdParams = { [constants.ZSTD_d_windowLogMax]: 23 };
 
 /** By coding: what a decoder keeps of the decoded text at most, its window; and a decoder for a body that begins with a byte. */
 const codings = new Map<string, readonly [windowBytes: number, create: (first: number) => Transform]>([
@@ -449,33 +446,6 @@ export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, c
     },
     stop: () => over(false),
   };
-}
-
-/** Longest text that is decoded as a whole, bytes. */
-const maxTextBytes = 256 * kib;
-/** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
-const maxTextMs = 1_000;
-
-/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or not decoded in time. */
-export async function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<string | null> {
-  if (isPlain(encoding)) return bytes.toString('utf8');
-  const parts: Buffer[] = [];
-  let length = 0;
-  const decoder = decoderFor(
-    encoding,
-    (part) => {
-      length += part.length;
-      parts.push(part);
-      if (length > maxTextBytes) decoder?.stop();
-    },
-    clock,
-  );
-  if (decoder === null) return null;
-  const cancel = clock.after(maxTextMs, () => decoder.stop());
-  decoder.write(bytes);
-  const isWhole = await new Promise((resolve) => decoder.end(resolve));
-  cancel();
-  return isWhole === true ? Buffer.concat(parts, length).toString('utf8') : null;
 }
 
 // Passing

@@ -1,5 +1,12 @@
-/** The body of a request as it can be read: without its content coding, and as a form (RFC 7578). Bounded, never throws. */
-import { brotliDecompressSync, gunzipSync, inflateRawSync, inflateSync, zstdDecompressSync } from 'node:zlib';
+/** A body that is at hand as it can be read: without its content coding, and a request's as a form (RFC 7578). Bounded, never throws. */
+import {
+  brotliDecompressSync,
+  constants,
+  gunzipSync,
+  inflateRawSync,
+  inflateSync,
+  zstdDecompressSync,
+} from 'node:zlib';
 import { codingsIn, valuesOf } from '../field-lines.policy.ts';
 
 /**
@@ -16,12 +23,15 @@ export const hasZlibHead = (first: number): boolean => (first & 0x0f) === 8;
 /** A decoder of brotli fills its window before it gives anything out; two of RFC 7932's are larger than encoders use by default. */
 export const hasLargeWindow = (first: number): boolean => (first & 0x0d) === 0x0d;
 
+/** The largest window that RFC 8878 asks decoders to support: 8 MiB. */
+export const zstdParams = { [constants.ZSTD_d_windowLogMax]: 23 };
+
 const decoders = new Map<string, (body: Buffer, options: { readonly maxOutputLength: number }) => Buffer>([
   ['gzip', gunzipSync],
   ['x-gzip', gunzipSync],
   ['deflate', (body, options) => (hasZlibHead(body[0] ?? 0) ? inflateSync : inflateRawSync)(body, options)],
   ['br', brotliDecompressSync],
-  ['zstd', zstdDecompressSync],
+  ['zstd', (body, options) => zstdDecompressSync(body, { ...options, params: zstdParams })],
 ]);
 
 /** A body without its content coding; `null` where that is not known, or the body is damaged or decodes to more bytes. */
@@ -39,6 +49,12 @@ function withoutCoding(encoding: string, body: Buffer, maxBytes: number): Buffer
 /** The body of a request without its content coding; as it was sent where that cannot be taken off: the upstream will say what is wrong. */
 export const decodedBody = (rawFields: readonly string[], body: Buffer): Buffer =>
   withoutCoding(valuesOf(rawFields, 'content-encoding').join(), body, maxDecodedBody) ?? body;
+
+/** A response's text, whose bytes are few and at hand; longer text is not read. Bytes. */
+const maxText = 262_144;
+/** `null`: it is not text that can be read, or too long. */
+export const textOf = (bytes: Buffer, encoding: string): string | null =>
+  (codingsIn(encoding).length === 0 ? bytes : withoutCoding(encoding, bytes, maxText))?.toString() ?? null;
 
 const maxParts = 64;
 const maxPartHead = 1_024;

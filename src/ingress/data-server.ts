@@ -132,15 +132,15 @@ export class DataServer {
   stats(): Omit<ProcessPressure, 'keptBytes'> {
     const { connections, heldBytes, overload } = this.#parts;
     const { held, bodies } = heldBytes;
-    const { load, refusals } = overload;
+    const { sustained, cause, refusals } = overload;
     return {
       heldBytes: bodies,
       headBytes: held - bodies + connections.unfinishedBytes(),
       connections: connections.count,
       openCalls: connections.openCalls,
-      eventLoopDelayMs: load.sustained.delayMs,
-      memoryRatio: load.sustained.memoryRatio,
-      sheddingShare: load.share,
+      eventLoopDelayMs: sustained.delayMs,
+      memoryRatio: sustained.memoryRatio,
+      sheddingShare: cause === null ? 0 : 1,
       overloadRefusals: refusals,
     };
   }
@@ -204,7 +204,7 @@ export class DataServer {
     const bound = connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
     if (bound !== null) return overload.refuse(bound);
     this.#keepUnfinishedWithin(room);
-    return overload.shed();
+    return overload.cause === null ? null : overload.refuse(overload.cause);
   }
 
   /**

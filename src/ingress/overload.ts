@@ -4,24 +4,19 @@
  * Owns: shedding by load, what a refused client is told, and how many connections the files allow. Does not own: counting connections
  * and bytes (`connections.ts`), the response. Invariants: a call that was let in is never refused here; the admin port
  * does not pass here; one long pause of the process, however long, refuses nobody: only a load that every sample of a window
- * shows does; without load the share of refused calls falls to 0.
+ * shows does, until a sample is well below the bound.
  */
 import { readFileSync } from 'node:fs';
 import { getHeapStatistics } from 'node:v8';
-import type { CancelTimer, Clock, Random } from '../clock.ts';
+import type { CancelTimer, Clock } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import { Refusal, type OverloadBound } from '../errors.ts';
 
 /** Time between two samples of the process, milliseconds. */
-export const checkEveryMs = 100;
+const checkEveryMs = 100;
 /** Samples that all have to be over a bound: half a second, so that one collection of garbage or one stall is no overload. */
 const sustainedSamples = 5;
-/** Share of new calls by which refusing grows with each sample at the bound, twice as fast at twice the bound, and its growth at most. */
-const rise = 0.05;
-const maxRise = 0.2;
-/** Share by which refusing falls with each sample well under the bounds: from all to nothing in 5 s. */
-const fall = 0.02;
-/** Below this part of a bound refusing falls; between it and the bound it stays. */
+/** Below this part of a bound calls are let in again. */
 const relievedAt = 0.8;
 
 /** One sample of the process. */
@@ -32,51 +27,11 @@ export interface LoadSample {
   readonly memoryRatio: number;
 }
 
-export interface Load {
-  /** The newest samples, at most {@link sustainedSamples}. */
-  readonly samples: readonly LoadSample[];
-  /** The sustained load: the minimum over the samples, and 0 until there are enough of them. */
-  readonly sustained: LoadSample;
-  /** Share of new calls that is refused, 0 to 1. */
-  readonly share: number;
-  /** What the share is for; `null` while it is 0. */
-  readonly cause: 'event_loop' | 'memory' | null;
-}
-
-export const noLoad: Load = { samples: [], sustained: { delayMs: 0, memoryRatio: 0 }, share: 0, cause: null };
-
-type LoadBounds = Pick<ServerSettings, 'maxEventLoopDelayMs' | 'maxMemoryRatio'>;
-
-/** The load after one more sample. */
-export function loadAfter(load: Load, sample: LoadSample, bounds: LoadBounds): Load {
-  const samples = [...load.samples.slice(1 - sustainedSamples), sample];
-  if (samples.length < sustainedSamples) return { ...noLoad, samples };
-  const delayMs = Math.min(...samples.map((each) => each.delayMs));
-  const memoryRatio = Math.min(...samples.map((each) => each.memoryRatio));
-  const late = delayMs / bounds.maxEventLoopDelayMs;
-  const full = memoryRatio / bounds.maxMemoryRatio;
-  const pressure = Math.max(late, full);
-  let { share, cause } = load;
-  if (pressure >= 1) {
-    share = Math.min(1, share + Math.min(maxRise, rise * pressure));
-    cause = late >= full ? 'event_loop' : 'memory';
-  } else if (pressure < relievedAt) {
-    share = Math.max(0, share - fall);
-    if (share === 0) cause = null;
-  }
-  return { samples, sustained: { delayMs, memoryRatio }, share, cause };
-}
-
-/** Time until nobody is refused for the load any more, if it ends now, milliseconds. */
-export const relievedInMs = ({ share }: Pick<Load, 'share'>): number =>
-  Math.ceil(share / fall) * checkEveryMs;
-
 /** Gives a sample each {@link checkEveryMs}, until it is cancelled. */
 export type LoadWatch = (onSample: (sample: LoadSample) => void) => CancelTimer;
 
 export interface OverloadOptions {
-  readonly random: Pick<Random, 'next'>;
-  readonly settings: LoadBounds;
+  readonly settings: Pick<ServerSettings, 'maxEventLoopDelayMs' | 'maxMemoryRatio'>;
   /** Looks at the load of the process; `null`: nothing is shed for it. */
   readonly load: LoadWatch | null;
   /** Called for every call, and every connection, that was refused as too many. */
@@ -94,15 +49,18 @@ const details: Readonly<Record<OverloadBound, string>> = {
   memory: 'Sluice is short of memory at the moment.',
 };
 
-/** Room at a counted bound may come with the end of any call: when is not known. Milliseconds. */
+/** Room may come with the end of any call: when is not known. Milliseconds. */
 const roomInMs = 1_000;
 
 export class Overload {
   readonly #options: OverloadOptions;
+  #samples: readonly LoadSample[] = [];
   /** Ends the watch of the load. */
   readonly close: CancelTimer;
-  /** The sustained load, and the share of new calls that is refused because of it. */
-  load = noLoad;
+  /** The sustained load: the least of the newest samples, and nothing until there are enough of them. */
+  sustained: LoadSample = { delayMs: 0, memoryRatio: 0 };
+  /** What new calls are refused for; `null` = for no load. */
+  cause: 'event_loop' | 'memory' | null = null;
   /** Calls and connections refused since the start, for whichever bound. */
   refusals = 0;
 
@@ -111,24 +69,26 @@ export class Overload {
     this.close = options.load?.((sample) => this.#take(sample)) ?? (() => {});
   }
 
-  /** The refusal of a new call because of the load of the process; `null` = the call may enter. */
-  shed(): Refusal | null {
-    const { cause, share } = this.load;
-    if (cause === null || this.#options.random.next() >= share) return null;
-    return this.refuse(cause, relievedInMs(this.load));
-  }
-
   /** A new call or connection is over a bound. */
-  refuse(bound: OverloadBound, retryInMs = roomInMs): Refusal {
+  refuse(bound: OverloadBound): Refusal {
     this.refusals += 1;
     this.#options.onOverload(bound);
-    return new Refusal('overloaded', { retryInMs, detail: details[bound] });
+    return new Refusal('overloaded', { retryInMs: roomInMs, detail: details[bound] });
   }
 
   #take(sample: LoadSample): void {
-    const { cause } = this.load;
-    this.load = loadAfter(this.load, sample, this.#options.settings);
-    if ((cause === null) !== (this.load.cause === null)) this.#options.onShedding(this.load.cause);
+    const { settings, onShedding } = this.#options;
+    this.#samples = [...this.#samples.slice(1 - sustainedSamples), sample];
+    if (this.#samples.length < sustainedSamples) return;
+    const delayMs = Math.min(...this.#samples.map((each) => each.delayMs));
+    const memoryRatio = Math.min(...this.#samples.map((each) => each.memoryRatio));
+    this.sustained = { delayMs, memoryRatio };
+    const late = delayMs / settings.maxEventLoopDelayMs;
+    const full = memoryRatio / settings.maxMemoryRatio;
+    const wasNull = this.cause === null;
+    if (Math.max(late, full) >= 1) this.cause = late >= full ? 'event_loop' : 'memory';
+    else if (Math.max(late, full) < relievedAt) this.cause = null;
+    if (wasNull !== (this.cause === null)) onShedding(this.cause);
   }
 }
 
