@@ -257,8 +257,6 @@ export interface AdmissionRecord {
   readonly absorbed: number;
   /** What held the call in its lane, longest first; empty = nothing did. Their sum is `waitedMs`, but for parts of milliseconds. */
   readonly held: readonly HeldTime[];
-  /** Calls of its lane that stood before it when it came. Absent: nothing held it. */
-  readonly ahead?: number;
   /** Absent: limits hold calls, or it is not known what they would have done. */
   readonly would?: Reckoned;
 }

@@ -62,17 +62,13 @@ export function urgencyOf(priority: string | undefined): number {
 
 /** How much of a client's time-out is kept for the response, or the refusal, to reach the client, seconds. */
 const responseSeconds = 5;
-/** Kept in addition to the upstream's usual time, for the way to the client, milliseconds; at most a tenth of the time-out. */
-const marginMs = 1_000;
-
 /**
  * How long a call may wait, milliseconds, at least 0: what the call asks for, up to the maximum (`maxWaitCeilingSeconds`),
  * else the default (`maxWaitSeconds`).
  *
  * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. The wait ends five
  * seconds before the time-out, so that they are left for the response; of a time-out under 7.5 s, a third is wait and two thirds
- * are left. Where the upstream usually takes longer for its response, that time is left instead, and up to a second more. A time-out that the call states
- * always counts. One that is only known of its client counts unless the call asks for a wait: `Prefer: wait` says how long this
+ * are left. A time-out that the call states always counts. One that is only known of its client counts unless the call asks for a wait: `Prefer: wait` says how long this
  * client waits.
  */
 export function maxWaitMsOf(
@@ -81,27 +77,21 @@ export function maxWaitMsOf(
     readonly client: ClientTimeouts;
     /** Time since the call's head arrived: the client counts it, too. */
     readonly elapsedMs: number;
-    /** How long the upstream usually takes to begin its response; absent = not known. */
-    readonly usualResponseMs?: number;
   },
   limits: { readonly maxWaitSeconds: number; readonly maxWaitCeilingSeconds: number },
 ): number {
-  const { preferSeconds, client, elapsedMs, usualResponseMs = 0 } = asked;
+  const { preferSeconds, client, elapsedMs } = asked;
   let waitMs =
     1_000 *
     (preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds));
   for (const timeout of [client.statedSeconds, preferSeconds === null ? client.knownSeconds : null])
-    if (timeout !== null)
-      waitMs = Math.min(waitMs, Math.max(0, waitBeforeMs(timeout * 1_000, usualResponseMs) - elapsedMs));
+    if (timeout !== null) waitMs = Math.min(waitMs, Math.max(0, waitBeforeMs(timeout * 1_000) - elapsedMs));
   return waitMs;
 }
 
-/** The part of a time-out in which a call may wait. What the upstream usually takes for its response is no part of it. */
-const waitBeforeMs = (timeoutMs: number, usualResponseMs: number): number =>
-  Math.min(
-    Math.max(timeoutMs - responseSeconds * 1000, timeoutMs / 3),
-    Math.max(0, timeoutMs - usualResponseMs - Math.min(marginMs, timeoutMs / 10)),
-  );
+/** The part of a time-out in which a call may wait. */
+const waitBeforeMs = (timeoutMs: number): number =>
+  Math.max(timeoutMs - responseSeconds * 1000, timeoutMs / 3);
 
 // How long a call's client waits for a response before it hangs up: what its fields state, and what is known of clients that state nothing
 

@@ -180,6 +180,8 @@ export function createGateway(options: GatewayOptions) {
     pipeline,
     /** The one in use. */
     runtime,
+    /** Lower-case names of the fields in which credentials are injected now. */
+    credentialFields: () => current.credentialFields,
     /** Takes over new settings, which all calls see at once; waiting calls whose key is gone are refused. */
     reload(next: Settings): void {
       current = createRuntime(next, options, current.egress.pools);

@@ -20,19 +20,16 @@ export function nearest(text: string, known: readonly string[]): string | null {
   return found;
 }
 
-/** Characters to add, remove, replace, or exchange with the next one, to make one text of the other (optimal string alignment). */
+/** Characters to add, remove or replace, to make one text of the other (Levenshtein). */
 function editDistance(a: string, b: string): number {
-  let before: readonly number[] = [];
   let last: readonly number[] = Array.from({ length: b.length + 1 }, (_, index) => index);
   for (let i = 1; i <= a.length; i += 1) {
     const row = [i];
-    for (let j = 1; j <= b.length; j += 1) {
-      const isSame = a[i - 1] === b[j - 1];
-      const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
-      const costs = [at(last, j) + 1, at(row, j - 1) + 1, at(last, j - 1) + (isSame ? 0 : 1)];
-      row.push(Math.min(...costs, ...(swapped ? [at(before, j - 2) + 1] : [])));
-    }
-    [before, last] = [last, row];
+    for (let j = 1; j <= b.length; j += 1)
+      row.push(
+        Math.min(at(last, j) + 1, at(row, j - 1) + 1, at(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1)),
+      );
+    last = row;
   }
   return at(last, b.length);
 }

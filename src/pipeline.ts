@@ -34,12 +34,6 @@ export interface PipelineParts extends FlowParts {
   readonly around: (prepared: Prepared, forward: Forward) => Promise<Outcome>;
 }
 
-/**
- * A call that is sent again at once, because it met a stale connection or an ended credential, may wait this long for its
- * second grant, whatever is left of its wait. Milliseconds.
- */
-const atOnceGraceMs = 1_000;
-
 /** One object for all calls, of which thousands wait. */
 const neverSent: Progress['history'] = {};
 
@@ -53,7 +47,7 @@ export class Pipeline {
   }
 
   /** The flow of one call. Rejects with a `Refusal`, with `clientGone.reason`, or with a bug. */
-  async handle(call: Call): Promise<Outcome> {
+  readonly handle = async (call: Call): Promise<Outcome> => {
     const callRecord = this.#parts.telemetry.begin(call);
     try {
       const prepared = await this.#prepare(call, callRecord);
@@ -62,7 +56,7 @@ export class Pipeline {
       reportFailure(call, callRecord, failure);
       throw failure;
     }
-  }
+  };
 
   /** Names the caller. @throws Refusal `unauthenticated`, `request_invalid` */
   identify(call: Call, { credentialFields }: Runtime = this.#parts.runtime()): Caller {
@@ -123,7 +117,6 @@ export class Pipeline {
         progress.history = decision.history;
         // The first of them: a refusal comes faster than the response to a call that was sent at the same time.
         if (decision.cause === 'hintless') progress.refusedAt ??= this.#parts.clock.monotonic();
-        if (decision.notBeforeMs === 0) ticket.ensureTimeLeft(atOnceGraceMs);
         if (this.#attempts.sendAgain(attempt, result, decision)) progress.absorbed += 1;
         audience.moved?.('lane');
       }
@@ -156,7 +149,5 @@ function recordOf(
 ): AdmissionRecord {
   const held = ticket?.held() ?? [];
   const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
-  if (ticket !== null && held.length > 0) Object.assign(record, { ahead: ticket.ahead });
-  if (would !== null) Object.assign(record, { would });
-  return record;
+  return would === null ? record : { ...record, would };
 }

@@ -47,14 +47,14 @@ export async function startService(parts: ServiceParts) {
     settings: server,
     clock,
     random,
-    handle: (call) => gateway.pipeline.handle(call),
+    handle: gateway.pipeline.handle,
     async activity(call) {
       const { workspace } = gateway.pipeline.identify(call);
       const windowMs = windowOf(queryOf(call.rawUrl));
       if (windowMs !== null) return activity.ofWorkspace(workspace.id, windowMs);
       throw new Refusal('request_invalid', { detail: 'window is like 90s, 15m or 1h.', param: 'window' });
     },
-    credentialFields: () => gateway.runtime().credentialFields,
+    credentialFields: gateway.credentialFields,
     onRequestRefused: (refused) => telemetry.requestRefused(refused),
     onOverload(bound) {
       telemetry.count('sluice_overload_total', { bound });

@@ -125,7 +125,6 @@ export class AdmissionQueue {
         this.#gate.pass(call, reply.grant, askedAhead);
         return call;
       }
-      if (reply.kind === 'queued') call.ahead = reply.ahead;
       const ahead = askedAhead;
       askedAhead = null;
       // Before the ceiling forecasts the call's slot: that forecast must not count this one.

@@ -79,7 +79,6 @@ export class QueuedCall implements Ticket {
   isGrantedAtOnce = false;
   /** Until then the first replies of the stores may be on their way: whoever is refused has not waited. Monotonic milliseconds. */
   passageEndsAt: number;
-  ahead = 0;
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
   /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */
@@ -153,10 +152,6 @@ export class QueuedCall implements Ticket {
 
   heldOutside(cause: 'paused' | 'credential', ms: number): void {
     this.lane.causes.outside = { cause, until: this.#clock.monotonic() + ms + outsideSlackMs };
-  }
-
-  ensureTimeLeft(ms: number): void {
-    this.deadline = Math.max(this.deadline, this.#clock.monotonic() + ms);
   }
 
   waitedMs(): number {

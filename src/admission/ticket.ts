@@ -66,17 +66,10 @@ export interface Ticket {
    * What is left of the call's own wait, milliseconds. Its deadline may be later, for replies of the stores (`passageMs`).
    */
   remainingMs(): number;
-  /**
-   * The call's deadline is at least `ms` milliseconds from now afterwards, whatever is left of the wait: an attempt failed through no
-   * fault of the call.
-   */
-  ensureTimeLeft(ms: number): void;
   /** Its grant goes back for a cause that admission does not know; for `ms` milliseconds about. */
   heldOutside(cause: 'paused' | 'credential', ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;
-  /** Calls of its lane that went first when it came, with those that are expected back before it for reservations. */
-  readonly ahead: number;
   /** What held the call in the waits that are over, longest first; empty = nothing did. */
   held(): readonly HeldTime[];
   /** What limits would have done with a call that is only observed, as far as is known now; `null` = it is not known, or they hold it. */

@@ -28,13 +28,6 @@ export interface AgentParts {
   readonly resolve?: Resolve | undefined;
 }
 
-export interface Agents {
-  /** The pool for `scheme://host:port`. */
-  forOrigin(origin: string): http.Agent;
-  /** Destroys every connection, busy ones included. */
-  close(): void;
-}
-
 /** An unused connection is closed after this at the latest, milliseconds: sooner than most balancers would. */
 const idleConnectionMs = 55_000;
 /** An unused connection is closed this long before the time at which the upstream said it would close it, milliseconds. */
@@ -44,13 +37,12 @@ const resolveWithinMs = 5_000;
 
 /** The settings that pools are made of: where one of them changes at a reload, new pools are built. */
 export const poolKeys = ['allowPrivateAddresses', 'maxSockets', 'caFile'] as const;
-export type PoolSettings = Pick<UpstreamSettings, (typeof poolKeys)[number]>;
 
 /** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
 export function createAgents(
-  { allowPrivateAddresses, maxSockets, caFile }: PoolSettings,
+  { allowPrivateAddresses, maxSockets, caFile }: Pick<UpstreamSettings, (typeof poolKeys)[number]>,
   parts: AgentParts,
-): Agents {
+) {
   const allowed = addressCheck(allowPrivateAddresses);
   // Node hands options that its types do not list on to `net.connect`; these are documented there.
   const options: https.AgentOptions & { noDelay: boolean; agentKeepAliveTimeoutBuffer: number } = {
@@ -73,8 +65,10 @@ export function createAgents(
     dropOverdueConnections(pool, parts.clock);
   }
   return {
-    forOrigin: (origin) => (origin.startsWith('https:') ? secure : plain),
-    close() {
+    /** The pool for `scheme://host:port`. */
+    forOrigin: (origin: string): http.Agent => (origin.startsWith('https:') ? secure : plain),
+    /** Destroys every connection, busy ones included. */
+    close(): void {
       plain.destroy();
       secure.destroy();
     },

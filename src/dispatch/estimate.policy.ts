@@ -37,36 +37,31 @@ const safeMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
 
 /** Describes a call for an upstream of this kind. Total and linear. */
 export function describeCall(kind: UpstreamKind, request: CallRequest): CallDescription {
-  const described = describeAsSent(kind, request);
-  return described.idempotent && asksForAnotherMethod(request)
-    ? { ...described, safe: false, idempotent: false }
-    : described;
-}
-
-/** By the method of the request line. */
-function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescription {
   const { method, contentType } = request;
+  const isOverridden = asksForAnotherMethod(request);
+  const safe = safeMethods.has(method) && !isOverridden;
   const plain: CallDescription = {
     callClass: kind === 'commerce' ? 'rest' : 'default',
     model: null,
     tier: '',
     costs: { requests: 1 },
     guess: null,
-    safe: safeMethods.has(method),
-    idempotent: safeMethods.has(method) || method === 'PUT' || method === 'DELETE',
+    safe,
+    idempotent: safe || ((method === 'PUT' || method === 'DELETE') && !isOverridden),
     costKey: null,
     hasOwnIdempotency: false,
     makesImages: false,
     onlyCosts: false,
   };
-  if (kind === 'commerce') return describeCommerce(plain, request);
+  if (kind === 'commerce') return describeCommerce(plain, request, isOverridden);
   if (kind === 'generic' || method !== 'POST') return plain;
   const { countsTokens, ...asked } = describeModelCall(
     request.path,
     contentType,
     decodedBody(request.rawFields, request.body),
   );
-  return { ...plain, ...asked, safe: countsTokens, idempotent: countsTokens };
+  const mayRepeat = countsTokens && !isOverridden;
+  return { ...plain, ...asked, safe: mayRepeat, idempotent: mayRepeat };
 }
 
 // Commerce
@@ -75,7 +70,11 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
 const unseenMutationPoints = 10;
 const unseenQueryPoints = 50;
 
-function describeCommerce(plain: CallDescription, request: CallRequest): CallDescription {
+function describeCommerce(
+  plain: CallDescription,
+  request: CallRequest,
+  isOverridden: boolean,
+): CallDescription {
   const [path = ''] = request.path.split('?', 1);
   if (request.method !== 'POST' || !/\/graphql(?:\.json)?$/.test(path)) {
     // Payments carry `unique_token`, by which the platform recognises a repeat.
@@ -92,8 +91,8 @@ function describeCommerce(plain: CallDescription, request: CallRequest): CallDes
     ...plain,
     callClass: 'graphql',
     costs: isStorefront ? {} : { cost: isQuery ? unseenQueryPoints : unseenMutationPoints },
-    safe: isQuery,
-    idempotent: isQuery,
+    safe: isQuery && !isOverridden,
+    idempotent: isQuery && !isOverridden,
     costKey: operation === null ? null : costKeyOf(document, operationName, body?.['variables']),
     hasOwnIdempotency:
       operation?.operation === 'mutation' && operation.selectionSet.selections.every(isIdempotentField),

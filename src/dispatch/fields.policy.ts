@@ -161,7 +161,11 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
   else if (brought !== null && !showsApiKey(brought)) fields['authorization'] = brought;
   if (bodyBytes > 0 || announcesEmptyBody.has(input.method)) fields['content-length'] = String(bodyBytes);
   fields['via'] = `1.1 ${pseudonym}`;
-  if (upstream.propagateTrace) propagate(fields, input);
+  // `tracestate` belongs to the trace that the client began and means nothing without its `traceparent`.
+  if (upstream.propagateTrace && input.traceparent !== null) {
+    fields['traceparent'] = input.traceparent;
+    for (const value of valuesOf(rawFields, 'tracestate')) append(fields, 'tracestate', value);
+  }
   return fields;
 }
 
@@ -170,13 +174,6 @@ function append(fields: OutgoingFields, name: string, value: string): void {
   if (earlier === undefined) fields[name] = value;
   else if (typeof earlier === 'string') fields[name] = [earlier, value];
   else earlier.push(value);
-}
-
-/** `tracestate` belongs to the trace that the client began and means nothing without its `traceparent`. */
-function propagate(fields: OutgoingFields, { rawFields, traceparent }: OutgoingInput): void {
-  if (traceparent === null) return;
-  fields['traceparent'] = traceparent;
-  for (const value of valuesOf(rawFields, 'tracestate')) append(fields, 'tracestate', value);
 }
 
 // Towards the client
@@ -236,7 +233,8 @@ export function returningFields(input: ReturningInput): string[] {
     else
       fields.push(name, links.form === 'via' ? rewritten(lower, value, links) : located(lower, value, links));
   }
-  fields.push('Cache-Control', privateCacheControl(cacheControl), 'Vary', varyWith(vary, input.keyFields));
+  const varies = [...vary.filter((line) => line.trim() !== ''), ...input.keyFields].join(', ');
+  fields.push('Cache-Control', privateCacheControl(cacheControl), 'Vary', varies);
   // RFC 9110 §15.3.6: a 205 has no content, and says so because its framing allows one.
   if (status === 205) fields.push('content-length', '0');
   return fields;
@@ -322,16 +320,6 @@ function privateCacheControl(lines: readonly string[]): string {
   const isPrivate = has('private') || (has('no-store') && !has('must-understand'));
   if (isPrivate && !lines.some((line) => line.includes('"'))) return kept.join(', ');
   return ['private', ...kept.filter((each) => !/^private\s*(?:=|$)/i.test(each))].join(', ');
-}
-
-/** The `Vary` that the client gets for the upstream's lines of that name. `keyFields` in lower case. */
-function varyWith(lines: readonly string[], keyFields: readonly string[]): string {
-  if (lines.length === 0) return keyFields.join(', ');
-  const given = lines.flatMap((line) => line.split(',')).map((name) => name.trim());
-  const names = given.filter((name) => name !== '');
-  if (names.includes('*')) return '*';
-  const known = new Set(names.map((name) => name.toLowerCase()));
-  return [...names, ...keyFields.filter((name) => !known.has(name))].join(', ');
 }
 
 // The id of an attempt

@@ -94,40 +94,22 @@ export function failureReason({ kind, code }: Pick<TransportError, 'kind' | 'cod
   return reasonOfCode.find(([, pattern]) => pattern.test(code ?? ''))?.[0] ?? 'reset';
 }
 
-const denied =
-  'The address of the upstream is a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to: link-local, of a metadata service, or Sluice itself.';
-
-/** One sentence by reason: of a connection, and of what came behind it. */
-const sentences: Readonly<Record<FailureReason, readonly [connect: string, sent?: string, body?: string]>> = {
-  refused: [
-    'The connection to the upstream was refused, or no route leads there: does it run, and are host and port of its origin right?',
-  ],
-  dns: [
-    'The name of the upstream could not be resolved: is its origin right, and does name resolution work?',
-  ],
-  certificate: [
+/** One sentence for each class that says what to look at. */
+const sentences: Readonly<Record<FailureReason, string>> = {
+  refused:
+    'No connection to the upstream could be begun: does it run, and are host and port of its origin right?',
+  dns: 'The name of the upstream could not be resolved: is its origin right, and does name resolution work?',
+  certificate:
     'The certificate of the upstream is not trusted, has expired, or is for another name: `caFile` of the upstream names further authorities.',
-  ],
-  reset: [
-    'The connection to the upstream ended before it was complete.',
-    'The upstream ended the connection before its response was complete.',
-  ],
-  timeout: [
-    'No connection to the upstream came about within `timeouts.connectSeconds`.',
-    'The upstream did not begin its response within `timeouts.headSeconds`.',
-    'The upstream did not go on with its response within `timeouts.idleSeconds` or `timeouts.totalSeconds`.',
-  ],
-  protocol: [
-    'The upstream does not speak TLS as we do: is the scheme of its origin (http or https) right?',
-    'What the upstream sent is not a valid HTTP response.',
-  ],
+  reset: 'The upstream ended the connection before its response was complete.',
+  timeout: 'The upstream did not answer, or did not go on, within one of its `timeouts`.',
+  protocol: 'The upstream sent no valid TLS or HTTP: is the scheme of its origin (http or https) right?',
 };
 
 /** One sentence that says what to look at, and the class where there is one; `null` where the caller left. */
-export function failureWords(failure: Pick<TransportError, 'kind' | 'phase' | 'code'>): string | null {
-  if (failure.kind === 'address_denied') return denied;
+export function failureWords(failure: Pick<TransportError, 'kind' | 'code'>): string | null {
+  if (failure.kind === 'address_denied')
+    return 'The address of the upstream is a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to: link-local, or of a metadata service.';
   const reason = failureReason(failure);
-  if (reason === null) return null;
-  const [connect, sent = connect, body = sent] = sentences[reason];
-  return `${{ connect, sent, body }[failure.phase]} Reason: ${reason}.`;
+  return reason && `${sentences[reason]} Reason: ${reason}.`;
 }

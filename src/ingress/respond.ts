@@ -324,14 +324,13 @@ const whole = (value: number): number => (Number.isNaN(value) ? 0 : Math.min(max
 const rounded = (value: number): number => Math.round(whole(value));
 
 /**
- * `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`; where something held the call, `held=(<cause>;ms=<n> …), ahead=<n>`; where
+ * `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`; where something held the call, `held=(<cause>;ms=<n> …)`; where
  * it was only observed, `would=send|wait|refuse, would-wait=<ms>`.
  */
-function admissionField({ waitedMs, attempts, absorbed, held, ahead, would }: AdmissionRecord): string {
+function admissionField({ waitedMs, attempts, absorbed, held, would }: AdmissionRecord): string {
   let field = `waited=${rounded(waitedMs)}, attempts=${rounded(attempts)}, absorbed=${rounded(absorbed)}`;
   if (held.length > 0)
     field += `, held=(${held.map(({ cause, ms }) => `${cause};ms=${rounded(ms)}`).join(' ')})`;
-  if (ahead !== undefined) field += `, ahead=${rounded(ahead)}`;
   if (would !== undefined) field += `, would=${would.kind}, would-wait=${rounded(would.waitMs)}`;
   return field;
 }

@@ -73,7 +73,7 @@ export class Attempts {
     const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
     prepared.callRecord.answered(result.head.status, throttle, upstreamId);
     if (throttle === null && statusOf(result) < 500)
-      recentResponses.noteServed(prepared.request.admission.bucket, sentAt, clock.monotonic());
+      recentResponses.noteServed(prepared.request.admission.bucket, sentAt);
     return result;
   }
 
@@ -286,20 +286,17 @@ export const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, L
 // What a client gets of the final result of its call's attempts, the fields of the upstream's response, cleaned, or a refusal, and how
 // the call's end is reported to telemetry. Does not own: the rest of the outcome (`attempts.ts`), resending, writing.
 
-/** Codes of a call whose exchange broke. `reset` and `aborted` after sending: the upstream did not answer. */
-const failures: Record<TransportError['kind'], RefusalCode> = {
-  unreachable: 'upstream_unreachable',
+/** Codes of a call whose exchange broke; of all other faults the upstream did not answer. */
+const failures: Partial<Record<TransportError['kind'], RefusalCode>> = {
   address_denied: 'target_address_denied',
   invalid: 'upstream_invalid',
   timeout: 'upstream_timeout',
-  reset: 'upstream_unreachable',
-  aborted: 'upstream_unreachable',
 };
 
 /** `mayRepeat`: false when repeating could run the call twice. */
 export function failureRefusal(error: TransportError, mayRepeat: boolean): Refusal {
   const detail = failureWords(error);
-  return new Refusal(failures[error.kind], {
+  return new Refusal(failures[error.kind] ?? 'upstream_unreachable', {
     ...(detail === null ? {} : { detail }),
     ...(mayRepeat ? {} : { shouldRetry: false }),
   });

@@ -29,7 +29,7 @@ import { valuesOf } from '../field-lines.policy.ts';
 import { timingSafeEqual } from 'node:crypto';
 import { digest } from '../identity.ts';
 
-const noParts: readonly string[] = [];
+const noParts: readonly never[] = [];
 
 /**
  * `account`: whose quota the call takes at its upstream. `own`: the bucket that its own parts name, whose quota may turn out to be that of
@@ -54,17 +54,13 @@ export function bucketOf(
   const { dialect } = upstream;
   const workspaceId = caller.workspace.id;
 
-  const { rawFields } = request;
-  const { keyFields } = caller;
-  const brought =
-    route.credential === null
-      ? broughtAccount({ workspaceId, rawFields, pathAndQuery, keyFields }, upstream.carriers)
-      : null;
+  const carrying = { workspaceId, rawFields: request.rawFields, pathAndQuery, keyFields: caller.keyFields };
+  const brought = route.credential === null ? broughtAccount(carrying, upstream.carriers) : null;
   // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
   const account = route.credential?.quota ?? brought ?? accountOfWorkspace(workspaceId);
   const model = description.model === null ? null : modelClass(description.model);
-  const separate = dialect === null ? noParts : separatorsOf(dialect.separators, request);
-  const form = dialect !== null && dialect.namedIn !== null ? callFormOf(request) : null;
+  const separate = separatorsOf(dialect?.separators ?? noParts, request);
+  const form = (dialect?.namedIn ?? null) === null ? null : callFormOf(request);
   const quotaName = form === null ? null : quotas.nameOf(upstream.name, form);
 
   // What the client chooses opens buckets up to a bound; beyond it the workspace's calls share one.
@@ -151,7 +147,8 @@ const longestWindowMs = (upstream: UpstreamSettings): number =>
 export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
   if (separators.length === 0) return [];
   const segments = segmentsOf(call.path);
-  const { json, form } = readBody(call);
+  const decoded = (): Buffer => decodedBody(call.rawFields, call.body);
+  const form = () => formFields(call.contentType, decoded());
   return separators.map((separator) => {
     switch (separator.kind) {
       case 'method':
@@ -163,7 +160,7 @@ export function separatorsOf(separators: readonly Separator[], call: CallRequest
       case 'form':
         return form().get(separator.name) ?? '';
       case 'body': {
-        const value = valueAt(json(), separator.pointer);
+        const value = valueAt(parseJson(decoded().toString(), maxParsedBody), separator.pointer);
         if (typeof value === 'string' || typeof value === 'number') return String(value);
         // Some APIs take the same as a form, whose fields are members of one level.
         const [name = '', ...deeper] = separator.pointer;
@@ -171,20 +168,6 @@ export function separatorsOf(separators: readonly Separator[], call: CallRequest
       }
     }
   });
-}
-
-/** The body as a document and as a form, each read once, and only where a separator asks. */
-function readBody({ contentType, rawFields, body }: CallRequest): {
-  readonly json: () => unknown;
-  readonly form: () => ReadonlyMap<string, string>;
-} {
-  let json: { readonly value: unknown } | null = null;
-  let form: ReadonlyMap<string, string> | null = null;
-  const decoded = (): Buffer => decodedBody(rawFields, body);
-  return {
-    json: () => (json ??= { value: parseJson(decoded().toString('utf8'), maxParsedBody) }).value,
-    form: () => (form ??= formFields(contentType, decoded())),
-  };
 }
 
 const segmentsOf = (pathAndQuery: string): readonly string[] =>

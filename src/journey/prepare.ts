@@ -105,7 +105,6 @@ export function prepare(received: Received, parts: FlowParts): Prepared {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
     elapsedMs: now - call.receivedAt,
-    usualResponseMs: parts.recentResponses.usualMs(bucket),
   };
   const maxWaitMs = maxWaitMsOf(patience, limits);
   const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account });

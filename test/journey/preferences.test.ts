@@ -43,7 +43,7 @@ describe('the wait of a call', () => {
   const known = (knownSeconds: number): ClientTimeouts => ({ ...unknown, knownSeconds });
   const both = (statedSeconds: number, knownSeconds: number) => ({ statedSeconds, knownSeconds });
 
-  test.each<[string, number | null, ClientTimeouts, number, elapsedMs?: number, usualResponseMs?: number]>([
+  test.each<[string, number | null, ClientTimeouts, number, elapsedMs?: number]>([
     ['nothing, of an unknown client', null, unknown, 75_000],
     ['less than the default', 10, unknown, 10_000],
     ['no wait at all', 0, unknown, 0],
@@ -64,12 +64,8 @@ describe('the wait of a call', () => {
     ['nothing, 20 s after its head, with a known time-out', null, known(30), 5_000, 20_000],
     ['a wait, which begins with itself, 20 s after its head', 60, unknown, 60_000, 20_000],
     ['nothing, of a client that has timed out by now', null, stated(30), 0, 40_000],
-    ['nothing, of an upstream that responds within what is kept anyhow', null, stated(60), 55_000, 0, 2_000],
-    ['nothing, of an upstream that takes longer', null, stated(60), 39_000, 0, 20_000],
-    ['nothing, of one that takes longer than a short time-out leaves', null, stated(2), 300, 0, 1_500],
-    ['nothing, of one that takes longer than the time-out', null, stated(10), 0, 0, 12_000],
-  ])('that asks for %s', (_, preferSeconds, client, ms, elapsedMs = 0, usualResponseMs = 0) => {
-    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs, usualResponseMs }, limits)).toBe(ms);
+  ])('that asks for %s', (_, preferSeconds, client, ms, elapsedMs = 0) => {
+    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs }, limits)).toBe(ms);
   });
 
   test('ends before every time-out, by 5 s or two thirds of it', () => {
@@ -80,16 +76,6 @@ describe('the wait of a call', () => {
   });
 });
 
-test('the usual time of an upstream follows its responses, and is that of most of them', () => {
-  const responses = new RecentResponses();
-  expect(responses.usualMs('b')).toBe(0);
-  for (let at = 0; at < 100; at += 1) responses.noteServed('b', at, at + 1_000 + (at % 3) * 100);
-  expect(responses.usualMs('b')).toBeGreaterThan(1_150);
-  expect(responses.usualMs('b')).toBeLessThan(1_500);
-  for (let at = 0; at < 40; at += 1) responses.noteServed('b', at, at + 5_000);
-  expect(responses.usualMs('b')).toBeGreaterThan(4_900);
-});
-
 test('a call is refused alone where others are served meanwhile, and not where the bucket refuses many of them', () => {
   const responses = new RecentResponses();
   const refuse = (count: number): void => {
@@ -97,15 +83,15 @@ test('a call is refused alone where others are served meanwhile, and not where t
   };
   refuse(1);
   expect(responses.servesOthersSince('b', 0)).toBe(false);
-  responses.noteServed('b', 5, 60);
+  responses.noteServed('b', 5);
   refuse(4);
   // The one that was served had been sent before.
   expect(responses.servesOthersSince('b', 5)).toBe(false);
   expect(responses.servesOthersSince('b', 4)).toBe(true);
   refuse(20);
-  responses.noteServed('b', 100, 160);
+  responses.noteServed('b', 100);
   expect(responses.servesOthersSince('b', 50)).toBe(false);
-  for (let at = 101; at < 160; at += 1) responses.noteServed('b', at, at + 60);
+  for (let at = 101; at < 160; at += 1) responses.noteServed('b', at);
   expect(responses.servesOthersSince('b', 50)).toBe(true);
 });
 

@@ -34,13 +34,13 @@ test('a call that cannot leave within its wait is refused at once by its ceiling
 });
 
 describe('a call says in Sluice-Admission and in its log line', () => {
-  /** `waited`, `ahead`, and the milliseconds of each cause in `held`. */
+  /** `waited`, and the milliseconds of each cause in `held`. */
   function told({ admission }: Reply) {
     const field = parseDictionary(admission);
     const [members] = field.get('held') ?? [];
     const causes = Array.isArray(members) ? members : [];
     const held = causes.map(([cause, of]) => [String(cause), Number(of.get('ms'))] as const);
-    return { waited: Number(field.get('waited')?.[0]), ahead: field.get('ahead')?.[0], held };
+    return { waited: Number(field.get('waited')?.[0]), held };
   }
 
   test('that another one of its workspace was in flight, also in the refusal at the end of its wait', async () => {
@@ -59,9 +59,4 @@ describe('a call says in Sluice-Admission and in its log line', () => {
     }
   });
 
-  test('how many of its workspace stood before it when it came', async () => {
-    const { behindOccupied } = await startWorld();
-    const { replies } = await behindOccupied([1, 2, 3]);
-    expect(replies.map((reply) => told(reply).ahead)).toEqual([0, 1, 2]);
-  });
 });

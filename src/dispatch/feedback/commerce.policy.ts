@@ -45,8 +45,6 @@ interface CallLimit {
 
 /** Time in which a full bucket drains, whatever the plan: 40 calls at 2/s, 80 at 4/s, 400 at 20/s. Milliseconds. */
 const restWindowMs = 20_000;
-/** The period in which `N calls per second` leak. Milliseconds. */
-const leakPeriodMs = 1_000;
 
 /**
  * The call-limit field, or `null`. Its name may have any prefix, and underscores instead of dashes. Where a response has several with
@@ -69,26 +67,13 @@ export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | nu
 function learnFromRest(response: ResponseReader): Feedback {
   const { status, body } = response;
   const refused = status === 429 ? (body ?? '') : null;
-  const reported = callLimitOf(response.fields);
-  const inSentence = reported === null && refused !== null ? fullBucketIn(refused) : null;
-  const calls = reported ?? inSentence;
-  const leakMs = inSentence === null ? null : leakPeriodMs;
+  const calls = callLimitOf(response.fields);
   const throttle =
-    refused === null ? commerceStatus(response) : tooManyCalls(refused, calls, response.statedMs ?? leakMs);
+    refused === null ? commerceStatus(response) : tooManyCalls(refused, calls, response.statedMs);
   if (calls === null) return { meters: [], throttle };
   // The counter is rounded up: `1/40` is anything above 0 and up to 1.
   const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
   return { meters: [{ meter: 'requests', limit: calls.limit, windowMs: restWindowMs, level }], throttle };
-}
-
-/**
- * The state of the bucket in the sentence of a refusal that lacks the field: `Exceeded 2 calls per second for api client` names the
- * rate of the leak, and that it refuses means that the bucket is full.
- */
-function fullBucketIn(refused: string): CallLimit | null {
-  const leak = Number(/\bExceeded (\d{1,5}) calls per second\b/.exec(refused)?.[1] ?? 0);
-  const limit = leak * (restWindowMs / leakPeriodMs);
-  return limit > 0 ? { used: limit, limit } : null;
 }
 
 function tooManyCalls(refused: string, calls: CallLimit | null, statedMs: number | null): Throttle {

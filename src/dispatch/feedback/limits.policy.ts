@@ -160,38 +160,33 @@ const quotaOf = (policy: Item | undefined): number | null => numberIn(policy, 'q
 function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
   const prefix = plainNames.find(({ prefix, part }) => fields.has(prefix + part))?.prefix;
   if (prefix === undefined) return [];
-  const fieldOf = (part: string) => fields.get(prefix + part);
-  const items = [...itemsOf(fieldOf('limit')), ...itemsOf(fields.get('ratelimit-policy'))];
+  const [limitField, left, used, resetField, resetAfter] = [
+    'limit',
+    'remaining',
+    'used',
+    'reset',
+    'reset-after',
+  ].map((part) => fields.get(prefix + part));
+  const items = [...itemsOf(limitField), ...itemsOf(fields.get('ratelimit-policy'))];
   const policies = items
     .map((item) => ({ limit: quotaOf(item), statedWindowMs: inMs(numberIn(item, 'w')) }))
     .filter((policy) => policy.limit !== null && policy.statedWindowMs !== null);
-  const stated = count(fieldOf('limit'));
-  const { remaining, both } = plainAmounts(fieldOf);
+  const stated = count(limitField);
+  // Docker Hub: `76;w=21600`
+  const remaining = count(left) ?? count(itemsOf(left)[0]?.names[0]);
+  const usedUp = count(used);
+  const both = usedUp !== null && remaining !== null ? usedUp + remaining : null;
   const limit = stated ?? quotaOf(items[0]) ?? both;
   const own =
     policies.find((policy) => policy.limit === limit) ?? (stated === null ? policies[0] : undefined);
   const others = policies.filter(
     (policy) => own !== undefined && policy.statedWindowMs !== own.statedWindowMs,
   );
-  const first = { limit, remaining, ...plainReset(fieldOf, at), statedWindowMs: own?.statedWindowMs ?? null };
+  // Discord states the remaining time, to the millisecond, beside the instant of the reset.
+  const { resetInMs: afterMs } = reset(resetAfter, at, 'seconds');
+  const ends = afterMs === null ? reset(resetField, at) : { resetInMs: Math.ceil(afterMs), resetGrainMs: 1 };
+  const first = { limit, remaining, ...ends, statedWindowMs: own?.statedWindowMs ?? null };
   return [first, ...others].map(requestsReading);
-}
-
-type FieldOf = (part: string) => string | undefined;
-
-/** What remains, and with what was used: `both`. */
-function plainAmounts(fieldOf: FieldOf) {
-  const left = fieldOf('remaining');
-  // Docker Hub: `76;w=21600`
-  const remaining = count(left) ?? count(itemsOf(left)[0]?.names[0]);
-  const used = count(fieldOf('used'));
-  return { remaining, both: used !== null && remaining !== null ? used + remaining : null };
-}
-
-/** Discord states the remaining time, to the millisecond, beside the instant of the reset. */
-function plainReset(fieldOf: FieldOf, at: ResponseTime): ReturnType<typeof reset> {
-  const { resetInMs: afterMs } = reset(fieldOf('reset-after'), at, 'seconds');
-  return afterMs === null ? reset(fieldOf('reset'), at) : { resetInMs: Math.ceil(afterMs), resetGrainMs: 1 };
 }
 
 /** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
