@@ -17,8 +17,7 @@ import {
   reportedAtItsEnd,
   reportFailure,
 } from './journey/attempts.ts';
-import type { FlowParts } from './journey/flow-parts.ts';
-import { prepare, type Prepared } from './journey/prepare.ts';
+import { type FlowParts, prepare, type Prepared } from './journey/prepare.ts';
 import { SendChecks } from './journey/send-checks.ts';
 import type { Runtime } from './runtime.ts';
 import type { CallRecord } from './telemetry/call-record.ts';

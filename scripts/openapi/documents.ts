@@ -71,7 +71,7 @@ const field = (description: string, schema: Json = { type: 'string' }): Json => 
 const responseFields: Json = {
   'Sluice-Request-Id': field('Id of this call, also in logs and traces.'),
   'Sluice-Admission': field(
-    'waited=<ms>, attempts=<n>, absorbed=<throttled responses absorbed> and, where something held the call, held=(requests;ms=1200 ceiling_minute;ms=300): what, longest first, and ahead=<calls of its workspace in the bucket that went first when it came>. Where limits are only observed, would=send, wait or refuse, and would-wait=<ms>.',
+    'waited=<ms>, attempts=<n>, absorbed=<throttled responses absorbed> and, where something held the call, held=(requests;ms=1200 ceiling_minute;ms=300): what, longest first. Where limits are only observed, would=send, wait or refuse, and would-wait=<ms>.',
   ),
   'RateLimit-Policy': field('The workspace ceiling on this upstream.'),
   RateLimit: field('What is left under it.'),

@@ -17,9 +17,8 @@ import { LRUCache } from 'lru-cache';
 import { atMost } from '../bounded.ts';
 import type { BreakerSubject, Feedback, Throttle } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
-import { Refusal } from '../errors.ts';
+import { type ProviderError, Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
-import type { ProviderError } from '../errors.ts';
 import {
   anybody,
   type CreateMap,

@@ -11,8 +11,6 @@ import type { Socket } from 'node:net';
 import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
-import { LRUCache } from 'lru-cache';
-import { atMost } from '../bounded.ts';
 import type { UpstreamResponse } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
@@ -351,16 +349,13 @@ const ended = {
 /** Whoever sends the request writes its body. */
 const noBody = { pipe() {} } as unknown as Readable;
 
-/** Where an origin is, as the proxy wants it; calls come to the same few again and again. */
-const targets = new LRUCache<string, { protocol: string; host: string; hostname: string; port: string }>({
-  ...atMost(1_000),
-  memoMethod(origin) {
-    const { protocol, hostname, port } = new URL(origin);
-    // An IPv6 address goes without brackets.
-    const host = hostname.replace(/^\[|\]$/g, '');
-    return { protocol, host, hostname: host, port: port || (protocol === 'https:' ? '443' : '80') };
-  },
-});
+/** Where an origin is, as the proxy wants it. */
+function targetOf(origin: string): { protocol: string; host: string; hostname: string; port: string } {
+  const { protocol, hostname, port } = new URL(origin);
+  // An IPv6 address goes without brackets.
+  const host = hostname.replace(/^\[|\]$/g, '');
+  return { protocol, host, hostname: host, port: port || (protocol === 'https:' ? '443' : '80') };
+}
 
 const proxyOptions: Options<Asked> = {
   // The default plugins answer errors with host and URL, and log every response.
@@ -386,7 +381,7 @@ const proxyOptions: Options<Asked> = {
     options.agent = agent;
     options.buffer = noBody;
     request.url = pathAndQuery;
-    return targets.memo(origin);
+    return targetOf(origin);
   },
 };
 const proxy = createProxyMiddleware<Asked>(proxyOptions);

@@ -23,8 +23,7 @@ import { failureReason, type TransportError, bodyError, failureWords } from '../
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../client-waits.policy.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';
-import type { FlowParts } from './flow-parts.ts';
-import type { Prepared } from './prepare.ts';
+import type { FlowParts, Prepared } from './prepare.ts';
 import { Refusal, refusals, type RefusalCode } from '../errors.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import { outcomeOfResponse } from '../telemetry/events.ts';

@@ -7,19 +7,27 @@ import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription, type CallRequest } from '../dispatch/estimate.policy.ts';
-import type { Pools } from '../dispatch/dispatcher.ts';
-import type { NamedGuess } from './recent-responses.ts';
+import type { Pools, Dispatcher } from '../dispatch/dispatcher.ts';
+import type { NamedGuess, TokenEstimates, RecentResponses } from './recent-responses.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
 import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
-import type { OwnQuota } from '../quotas/joined-quotas.ts';
+import type { OwnQuota, JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { bucketOf, ceilingOf, laneOf, nameOf, readTicket, writeTicket, separatorsOf } from './call-bucket.ts';
-import type { FlowParts } from './flow-parts.ts';
+import {
+  bucketOf,
+  ceilingOf,
+  laneOf,
+  nameOf,
+  readTicket,
+  writeTicket,
+  separatorsOf,
+  type ChosenBuckets,
+} from './call-bucket.ts';
 import {
   clientTimeouts,
   maxWaitMsOf,
@@ -28,6 +36,14 @@ import {
   urgencyOf,
 } from '../client-waits.policy.ts';
 import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
+import type { AdmissionQueue } from '../admission/admission.ts';
+import type { Keyring } from '../auth/authenticate.ts';
+import type { Breakers } from '../breaker/breakers.ts';
+import type { Clock } from '../clock.ts';
+import type { Controls } from '../control/controls.ts';
+import type { Credentials } from '../credentials/credentials.ts';
+import type { Ceilings } from '../limiter/ceiling-store.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 
 interface Received {
   readonly call: Call;
@@ -229,3 +245,23 @@ const readingMs = 250;
 
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.receivedAt : Math.max(call.receivedAt, completeAt - readingMs);
+
+// The parts of the process that a call flows through, of which each stage takes what it needs. Types only.
+
+export interface FlowParts {
+  readonly admission: AdmissionQueue;
+  readonly breakers: Breakers;
+  readonly ceilings: Ceilings;
+  readonly chosenBuckets: ChosenBuckets;
+  readonly clock: Clock;
+  readonly controls: Controls;
+  readonly credentials: Credentials;
+  readonly dispatcher: Dispatcher;
+  readonly estimates: TokenEstimates;
+  readonly keyring: Keyring;
+  readonly quotas: JoinedQuotas;
+  readonly recentResponses: RecentResponses;
+  /** The one in use: a waiting call is sent with the credential that is configured when it leaves. */
+  readonly runtime: () => Runtime;
+  readonly telemetry: Telemetry;
+}

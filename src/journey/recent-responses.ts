@@ -18,11 +18,10 @@ export class RecentResponses {
 
   /** Notes that a call that was sent at `sentAt` was served. Monotonic milliseconds. */
   noteServed(bucket: string, sentAt: number): void {
-    const { servedAt, refusedShare } = this.#buckets.get(bucket) ?? { servedAt: sentAt, refusedShare: 0 };
-    this.#buckets.set(bucket, {
-      servedAt: Math.max(servedAt, sentAt),
-      refusedShare: refusedShare * (1 - refusedWeight),
-    });
+    const known = this.#buckets.get(bucket);
+    if (known === undefined) return void this.#buckets.set(bucket, { servedAt: sentAt, refusedShare: 0 });
+    known.servedAt = Math.max(known.servedAt, sentAt);
+    known.refusedShare *= 1 - refusedWeight;
   }
 
   /** Notes that a call was refused, and no time was named. */

@@ -13,8 +13,7 @@ import type { InjectedField } from '../call.ts';
 import type { CredentialUse } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/dispatcher.ts';
 import { credentialFaultWords, Refusal, type CredentialFault } from '../errors.ts';
-import type { FlowParts } from './flow-parts.ts';
-import type { Prepared } from './prepare.ts';
+import type { FlowParts, Prepared } from './prepare.ts';
 
 /** Permission to send now, and the credential to send with; `null` = the client brings its own. */
 export interface Permission {

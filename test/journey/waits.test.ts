@@ -58,5 +58,4 @@ describe('a call says in Sluice-Admission and in its log line', () => {
       expect(await logged(gateway, each)).toMatchObject({ heldMs: { serialized: expect.any(Number) } });
     }
   });
-
 });

@@ -28,7 +28,10 @@ import {
   unownedReadings,
   type Fields,
   type Reading,
-} from './limits.policy.ts';
+  believable,
+  nothingLearned,
+  type ResponseReader,
+} from './response.policy.ts';
 import {
   isErrorText,
   mayBeRate,
@@ -38,7 +41,6 @@ import {
   type Refused,
   type Verdict,
 } from './refusal.policy.ts';
-import { believable, nothingLearned, type ResponseReader } from './response.policy.ts';
 
 export function learnFromModel(response: ResponseReader): Feedback {
   const { fields, body, at } = response;
@@ -88,8 +90,7 @@ function throttleOf(
   // A 402 that states a time asks for a wait, and condemns nobody. So does what others say of a quota of minutes.
   const mayWait = status === 402 || mayBeRate(refused);
   if ((verdict === 'quota' || verdict === 'unclear') && mayWait && toldMs !== null) verdict = 'rate';
-  if (verdict === 'quota') return asThrottle('quota', toldMs, null);
-  if (verdict !== 'rate') return asThrottle(verdict, statedMs, null);
+  if (verdict !== 'rate') return asThrottle(verdict, verdict === 'quota' ? toldMs : statedMs, null);
   // First `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's trap at least what the body states, or
   // else the renewal period.
   const trapMs = renewalTrapMs(readings);

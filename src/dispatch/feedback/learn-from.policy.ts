@@ -31,8 +31,10 @@ import {
   windowOf,
   type Fields,
   type Reading,
-} from './limits.policy.ts';
-import { believable, type ResponseFacts, ResponseReader } from './response.policy.ts';
+  believable,
+  type ResponseFacts,
+  ResponseReader,
+} from './response.policy.ts';
 
 /** With this an upstream says that the credential is not valid, or not any more (RFC 9110 §15.5.2): it ran nothing. */
 const refusedStatus = 401;
