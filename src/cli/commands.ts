@@ -48,13 +48,6 @@ const admin = { admin: { type: 'string', default: 'http://127.0.0.1:9090' } } as
 const json = { json: { type: 'boolean', default: false } } as const;
 const control = { upstream: { type: 'string', short: 'u', default: '' }, ...admin } as const;
 
-const keysUsage = `sluice keys create --workspace NAME [--expires ISO-DATE]
-       sluice keys list [--config FILE] [--find HASH-OR-ID]
-
-create makes an API key, prints it once, with its hash and the lines for the configuration.
-list shows the keys of a configuration: workspace, id, hash, validity; with --find those
-whose hash begins so, or whose id is this.`;
-
 /** Every command by its words, in the order in which help lists them. */
 export const commands = {
   init: define({
@@ -100,15 +93,11 @@ Proposes a speaks section for each origin, from recorded responses (HAR with con
   }),
   'keys create': define({
     purpose: 'make an API key',
-    usage: keysUsage,
+    usage: `sluice keys create --workspace NAME [--expires ISO-DATE]
+
+Makes an API key, prints it once, with its hash and the lines for the configuration.`,
     options: { workspace: { type: 'string', short: 'w', default: '' }, expires: { type: 'string' } },
     run: async (values, io) => (await import('./keys.ts')).runKeysCreate(values, io),
-  }),
-  'keys list': define({
-    purpose: 'show the keys of a configuration',
-    usage: keysUsage,
-    options: { ...config, find: { type: 'string' } },
-    run: async (values, io) => (await import('./keys.ts')).runKeysList(values, io),
   }),
   labels: define({
     purpose: 'show the labels of workspaces',
@@ -235,22 +224,6 @@ N calls (460), first straight to the upstreams, then through Sluice. The upstrea
       return (await import('../../demo/demo.ts')).runDemo(command, io);
     },
   }),
-  completion: define({
-    purpose: 'print what completes these words in a shell',
-    usage: `sluice completion bash|zsh|fish
-
-Prints a script that completes commands and options: source <(sluice completion bash), the
-same for zsh, or sluice completion fish | source.`,
-    options: {},
-    words: 1,
-    async run(_values, io, [written = '']) {
-      const shell = shells.find((each) => each === written);
-      if (shell === undefined)
-        throw new UsageError(`Give one of ${shells.join(', ')}.${didYouMean(written, shells)}`);
-      io.out(completionFor(shell));
-      return 0;
-    },
-  }),
 } as const;
 
 export const commandNames = Object.keys(commands) as readonly (keyof typeof commands)[];
@@ -262,39 +235,6 @@ ${commandNames.map((name) => `  ${name.padEnd(width)}${commands[name].purpose}`)
 
 sluice <command> --help says more, sluice --version the version.`;
 
-const shells = ['bash', 'zsh', 'fish'] as const;
-
-/** The script for a shell that completes commands and their options. */
-function completionFor(shell: (typeof shells)[number]): string {
-  /** What may stand behind each first word: second words, and options. */
-  const behind = new Map<string, Set<string>>();
-  for (const name of commandNames) {
-    const [first = '', ...verbs] = name.split(' ');
-    const options = Object.keys({ ...commands[name].options, ...help }).map((option) => `--${option}`);
-    behind.set(first, new Set([...(behind.get(first) ?? []), ...verbs, ...options]));
-  }
-  const firsts = [...behind.keys()].join(' ');
-  const words = [...behind].map(([first, words]) => [first, [...words].join(' ')] as const);
-  if (shell === 'fish')
-    return [
-      `complete -c sluice -f -n '__fish_use_subcommand' -a '${firsts}'`,
-      ...words.map(
-        ([first, words]) => `complete -c sluice -n '__fish_seen_subcommand_from ${first}' -a '${words}'`,
-      ),
-    ].join('\n');
-  const zsh = 'autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n';
-  return `${shell === 'zsh' ? zsh : ''}_sluice() {
-  local words
-  case "\${COMP_WORDS[1]}" in
-${words.map(([first, words]) => `    ${first}) words="${words}" ;;`).join('\n')}
-    *) words="" ;;
-  esac
-  [ "$COMP_CWORD" -eq 1 ] && words="${firsts}"
-  COMPREPLY=($(compgen -W "$words" -- "\${COMP_WORDS[COMP_CWORD]}"))
-}
-complete -o default -F _sluice sluice`;
-}
-
 /** Runs what `argv`, without the node and script paths, asks for. Resolves with the exit code: 2 where that is not to be understood. */
 export async function runCommand([first = '', ...rest]: readonly string[], io: CliIo): Promise<number> {
   if (['--version', '-v', 'version'].includes(first)) {
@@ -305,23 +245,15 @@ export async function runCommand([first = '', ...rest]: readonly string[], io: C
     io.out(`Usage: ${overview}`);
     return 0;
   }
-  // Of a command of two words its first alone has help, too.
-  const kin = commandNames.filter((name) => name.startsWith(`${first} `));
-  const name =
-    commandNames.find((name) => name === first || name === `${first} ${rest[0]}`) ??
-    (rest.some((arg) => arg === '--help' || arg === '-h') ? kin[0] : undefined);
-  const usage = name === undefined ? overview : commands[name].usage;
+  const [second, ...others] = rest;
+  const [name, args] = first === 'keys' ? [`keys ${second ?? ''}`.trim(), others] : [first, rest];
+  const known = commandNames.find((each) => each === name);
   try {
-    if (name !== undefined)
-      return await commands[name].start(name === `${first} ${rest[0]}` ? rest.slice(1) : rest, io);
-    const seconds = kin.map((name) => name.slice(first.length + 1));
-    const meant =
-      kin.length > 0
-        ? ` Say ${kin.join(' or ')}.${didYouMean(rest[0] ?? '', seconds)}`
-        : didYouMean(first, commandNames);
-    throw new UsageError(first === '' ? '' : `Unknown command "${first}".${meant}`);
+    if (known !== undefined) return await commands[known].start(args, io);
+    throw new UsageError(name === '' ? '' : `Unknown command "${name}".${didYouMean(name, commandNames)}`);
   } catch (error) {
     if (!(error instanceof UsageError)) throw error;
+    const usage = known === undefined ? overview : commands[known].usage;
     io.err(`${error.message}\n\nUsage: ${usage}`.trimStart());
     return 2;
   }

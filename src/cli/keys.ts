@@ -1,11 +1,10 @@
 /**
- * `sluice keys create`: makes an API key and shows it once; nothing is stored, the configuration gets the hash. `sluice keys list` and
- * `sluice labels`: which key is behind a hash, and who is behind a label: ids of workspaces and keys, and hashes; never a secret.
+ * `sluice keys create`: makes an API key and shows it once; nothing is stored, the configuration gets the hash. `sluice labels`: who is
+ * behind a label: ids of workspaces and keys, and hashes; never a secret.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { loadSettings } from '../config/load.ts';
 import { readInstant, workspaceIdFault } from '../config/values.ts';
-import type { Settings } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
 import { readOrSayWhy, table, UsageError, type CliIo } from './io.ts';
 
@@ -46,13 +45,9 @@ workspaces:
 const yamlKey = (text: string): string =>
   /^[A-Za-z][A-Za-z0-9_-]*$/.test(text) && !/^(true|false|null)$/i.test(text) ? text : JSON.stringify(text);
 
-/** `null`: it cannot be used, which is said. */
-const settingsOf = (config: string, io: CliIo): Settings | null =>
-  readOrSayWhy(() => loadSettings({ path: config, env: io.env }), io);
-
 /** Runs `sluice labels`: label, workspace and its keys, one line each. Exit code 1 when there are no lasting labels. */
 export async function runLabels({ config }: { readonly config: string }, io: CliIo): Promise<number> {
-  const settings = settingsOf(config, io);
+  const settings = readOrSayWhy(() => loadSettings({ path: config, env: io.env }), io);
   if (settings === null) return 1;
   const { labelKey, labelKeyGenerated } = settings.privacy;
   if (labelKeyGenerated) {
@@ -68,39 +63,5 @@ export async function runLabels({ config }: { readonly config: string }, io: Cli
     keys.map(({ id, sha256 }) => id ?? `sha256:${sha256.slice(0, 12)}…`).join(' ') || 'no key',
   ]);
   io.out(table(['label', 'workspace', 'keys'], rows).join('\n'));
-  return 0;
-}
-
-/**
- * Runs `sluice keys list`. Exit code 1 when no key is like the one looked for.
- * @param options `find`: only keys whose hash begins so (with or without `sha256:`), or whose id is this
- */
-export async function runKeysList(
-  { config, find = '' }: { readonly config: string; readonly find?: string | undefined },
-  io: CliIo,
-): Promise<number> {
-  const settings = settingsOf(config, io);
-  if (settings === null) return 1;
-  const wanted = find.replace(/^sha256:/i, '').toLowerCase();
-  const all = [...settings.workspaces.values()].flatMap(({ id, keys }) =>
-    keys.map((key) => ({ ...key, workspace: id })),
-  );
-  const found = all.filter(({ sha256, id }) => sha256.startsWith(wanted) || id === find);
-  if (found.length === 0) {
-    // A key whose entry has no `id` can be found by its hash only.
-    const unnamed = all.filter(({ id }) => id === null).length;
-    const advice = `${unnamed} of them have no id there: look for the hash that printf %s "$KEY" | sha256sum prints.`;
-    io.err(`No key of the file has such a hash or id.${unnamed === 0 ? '' : ` ${advice}`}`);
-    return 1;
-  }
-  const validity = (endsAt: number): string =>
-    `${endsAt <= io.clock.now() ? 'expired' : 'until'} ${new Date(endsAt).toISOString()}`;
-  const rows = found.map(({ workspace, id, sha256, expiresAt }) => [
-    JSON.stringify(workspace),
-    id ?? '-',
-    `sha256:${sha256}`,
-    expiresAt === null ? 'yes' : validity(expiresAt),
-  ]);
-  io.out(table(['workspace', 'id', 'hash', 'valid'], rows).join('\n'));
   return 0;
 }

@@ -54,7 +54,7 @@ const key = is.section(
     class: is.orNull(callsAre),
   },
   {
-    id: 'Id of the key, the middle part of slc_<id>_…: shown by `sluice labels` and `sluice keys list`.',
+    id: 'Id of the key, the middle part of slc_<id>_…: shown by `sluice labels`.',
     expires: 'Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).',
     class: classWords,
   },

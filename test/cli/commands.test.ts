@@ -1,5 +1,4 @@
-/** What the command line says of mistakes and of itself, and what shells complete. */
-import { execFileSync } from 'node:child_process';
+/** What the command line says of mistakes and of itself. */
 import { describe, expect, test } from '@jest/globals';
 import { commandNames, commands } from '../../src/cli/commands.ts';
 import { ran } from '../support/command.ts';
@@ -25,12 +24,9 @@ describe('the command line', () => {
     ['init --upstream http://api.example.com', 'For http:// say https://, then write http://'],
     ['init --upstream https://api.example.com/v1', '--upstream: write one of openai'],
     ['init --upstream opanai', 'did you mean openai?'],
-    ['keys', 'Say keys create or keys list.'],
-    ['keys delete --workspace x', 'Say keys create or keys list.\n'],
-    ['keys creat --workspace x', 'Did you mean create?'],
+    ['keys', 'Unknown command "keys".'],
+    ['keys creat --workspace x', 'Did you mean keys create?'],
     ['keys create', '--workspace is missing'],
-    ['completion zhs', 'Give one of bash, zsh, fish. Did you mean zsh?'],
-    ['completion ksh', 'Give one of bash, zsh, fish.'],
     ['learn', 'Give one HAR file.'],
     ['demo --port 99999', '--port is a whole number from 0 to 65535'],
     ['demo --port -1', 'sluice demo [--calls N | --serve]'],
@@ -43,7 +39,7 @@ describe('the command line', () => {
     expect(err).toContain('Usage: sluice');
   });
 
-  test.each(['--help', 'serve --help', 'check -h', 'keys -h', 'demo --help'])(
+  test.each(['--help', 'serve --help', 'check -h', 'keys create -h', 'demo --help'])(
     'shows usage for %j',
     async (line) =>
       expect(await said(line)).toMatchObject({ code: 0, out: expect.stringMatching(/^Usage: sluice/) }),
@@ -54,35 +50,5 @@ describe('the command line', () => {
     const { out } = await said('--help');
     for (const name of commandNames) expect(out).toContain(`  ${name} `);
     for (const { purpose } of Object.values(commands)) expect(out).toContain(purpose);
-  });
-});
-
-describe('completion', () => {
-  const scriptFor = async (shell: string): Promise<string> => (await ran(['completion', shell])).out;
-
-  /** What a real bash offers for the last of these words. */
-  async function offered(...words: readonly string[]): Promise<readonly string[]> {
-    const typed = ['sluice', ...words].map((word) => `'${word}'`).join(' ');
-    const script = `${await scriptFor('bash')}\nCOMP_WORDS=(${typed}); COMP_CWORD=${words.length}; _sluice; printf '%s\\n' "\${COMPREPLY[@]}"`;
-    return execFileSync('bash', ['-c', script], { encoding: 'utf8' }).trim().split('\n');
-  }
-
-  test('by bash offers commands, their verbs and their options', async () => {
-    const all = await offered('');
-    for (const name of commandNames) expect(all).toContain(name.split(' ')[0]);
-    expect(await offered('pa')).toEqual(['pause']);
-    expect(await offered('keys', 'cr')).toEqual(['create']);
-    expect(await offered('pause', '--se')).toEqual(['--seconds']);
-  });
-
-  test('by zsh and fish has the same words', async () => {
-    const [zsh, fish] = [await scriptFor('zsh'), await scriptFor('fish')];
-    expect(zsh).toContain('bashcompinit');
-    for (const name of commandNames) {
-      const [first = '', verb = first] = name.split(' ');
-      expect(zsh).toContain(first);
-      expect(fish).toMatch(new RegExp(`-a '[^']*\\b${verb}\\b`));
-    }
-    expect(fish).toContain(' --seconds');
   });
 });

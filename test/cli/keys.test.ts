@@ -122,7 +122,6 @@ workspaces:
     return path;
   };
   const labels = (privacy: string) => ran(['labels', '--config', file(privacy)], { now });
-  const find = (text: string) => ran(['keys', 'list', '--config', file(''), '--find', text], { now });
 
   test('sluice labels shows each with its key ids', async () => {
     const { code, out } = await labels(`privacy: { labelKey: "${labelKey}" }`);
@@ -143,21 +142,4 @@ workspaces:
       code: 1,
       err: expect.stringMatching(/^privacy\.labelKey is not set: .* Set it\.$/),
     }));
-
-  test.each([
-    ['a hash', second.hash, '"two words"'],
-    ['the beginning of a hash', second.hash.slice(7, 17), '"two words"'],
-    ['an id', first.id, '"acme"'],
-  ])('sluice keys list finds that of %s', async (_what, text, workspace) => {
-    const { code, out } = await find(text);
-    const [, row, ...more] = out.split('\n');
-    expect([code, more]).toEqual([0, []]);
-    expect(row).toMatch(new RegExp(`^${workspace} +\\S+ +sha256:[0-9a-f]{64} +yes$`));
-  });
-
-  test('sluice keys list says how to look for a key that it does not find', async () => {
-    const { code, err } = await find('sha256:00ff00');
-    expect(code).toBe(1);
-    expect(err).toMatch(/^No key of the file has such a hash or id\. 1 of them have no id .*sha256sum/);
-  });
 });
