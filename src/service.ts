@@ -81,7 +81,6 @@ export async function startService(parts: ServiceParts) {
       return windowMs === null ? null : activity.ofAll(windowMs);
     },
     addRoutes(app) {
-      app.get('/', page.index);
       page.addRoutes(app);
       app.get('/calls', (request, response) => calls.open(request, response, heartbeat));
       app.get('/recording', (request, response) => recordings.open(request, response));

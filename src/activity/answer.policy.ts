@@ -7,6 +7,7 @@
  */
 import type { WhenDown } from '../limiter/when-down.policy.ts';
 import type { ConfigurationState, LimiterHealth } from '../telemetry/events.ts';
+import { dayMs, hourMs, minuteMs, secondMs } from '../time-units.ts';
 import type { Cell, hourOf, lastMinuteOf } from './cell.policy.ts';
 
 export type Tone = 'red' | 'amber' | 'green' | 'blue' | 'grey';
@@ -86,66 +87,45 @@ export interface SluiceState {
 }
 
 const count = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+const list = new Intl.ListFormat('en-GB');
 /** No-break space, before units. */
 const nbsp = '\u00a0';
 
 const calls = (n: number): string => (n === 1 ? `1${nbsp}call` : `${count.format(n)}${nbsp}calls`);
-const were = (n: number): string => (n === 1 ? 'was' : 'were');
 
-/** 300 → 0.3 s, 65,000 → 1 min 5 s, 7,800,000 → 2 h 10 min. */
+/** 300 → 0.3 s, 65,000 → 65 s, 7,800,000 → 2.2 h. */
 export function duration(ms: number): string {
-  const seconds = ms / 1_000;
-  if (seconds < 9.95) return `${seconds < 0.05 ? 0 : seconds.toFixed(1).replace(/\.0$/, '')}${nbsp}s`;
-  const whole = Math.round(seconds);
-  if (whole < 60) return `${whole}${nbsp}s`;
-  const [unit, big, small] = whole < 3_600 ? [60, 'min', 's'] : [3_600, 'h', 'min'];
-  const rest = Math.floor((whole % unit) / (unit / 60));
-  return `${Math.floor(whole / unit)}${nbsp}${big}${rest === 0 ? '' : ` ${rest}${nbsp}${small}`}`;
+  const [unit, name] = ms < 90_000 ? [1_000, 's'] : ms < 90 * minuteMs ? [minuteMs, 'min'] : [hourMs, 'h'];
+  const n = ms / unit;
+  return `${n < 10 ? Math.round(n * 10) / 10 : Math.round(n)}${nbsp}${name}`;
 }
 
-/** 21:04:52 UTC; to the minute where seconds say nothing. */
-function clock(at: number, isExact = false): string {
-  const parts = [3_600, 60, 1].map((unit) => Math.floor(at / 1_000 / unit) % (unit === 3_600 ? 24 : 60));
-  const shown = parts.slice(0, isExact ? 3 : 2).map((part) => String(part).padStart(2, '0'));
-  return `${shown.join(':')}${nbsp}UTC`;
-}
-
-/** A share above 0 is never written as 0 %. */
-export const percent = (share: number): string =>
-  `${share === 0 ? 0 : Math.max(1, Math.round(share * 100))}${nbsp}%`;
+/** 21:04 UTC, or 21:04:52 UTC. */
+const clock = (at: number, timeStyle: 'short' | 'medium' = 'short'): string =>
+  `${new Intl.DateTimeFormat('en-GB', { timeStyle, timeZone: 'UTC' }).format(at)}${nbsp}UTC`;
 
 /** "a, b and c"; of more than three the first two, and how many more there are. */
-function listed(names: readonly string[]): string {
-  const shown = names.length > 3 ? [...names.slice(0, 2), `${names.length - 2} more`] : names;
-  return shown.length < 2 ? (shown[0] ?? '') : `${shown.slice(0, -1).join(', ')} and ${shown.at(-1)}`;
-}
+const listed = (names: readonly string[]): string =>
+  list.format(names.length > 3 ? [...names.slice(0, 2), `${names.length - 2} more`] : names);
 
 /** How much more fits, rounded down; `null`: nothing. */
 function roomText(growth: number): string | null {
   const tenths = Math.floor(growth * 10 + 1e-9);
   if (tenths < 11) return null;
   if (tenths < 20) return `${(tenths - 10) * 10}${nbsp}% more`;
-  if (tenths < 30) return 'twice as much';
   return tenths < 100 ? `${Math.floor(tenths / 10)} times as much` : '10 times or more';
 }
 
 const windowNames: Readonly<Record<number, string>> = {
-  1e3: 'second',
-  6e4: 'minute',
-  36e5: 'hour',
-  864e5: 'day',
+  [secondMs]: 'a second',
+  [minuteMs]: 'a minute',
+  [hourMs]: 'an hour',
+  [dayMs]: 'a day',
 };
 
 /** "60 requests a minute". */
-function limitText({ unit, limit, windowMs }: LimitState): string {
-  const name = windowNames[windowMs];
-  const plain = unit
-    .replace(/_(?:day|hour|burst)$/, '')
-    .replace(/^cost$/, 'cost points')
-    .replace('_', ' ');
-  const article = name === 'hour' ? 'an' : 'a';
-  return `${count.format(limit)} ${plain} ${name === undefined ? `in ${duration(windowMs)}` : `${article} ${name}`}`;
-}
+const limitText = ({ unit, limit, windowMs }: LimitState): string =>
+  `${count.format(limit)} ${unit.replace(/_(?:day|hour|burst)$/, '').replace('_', ' ')} ${windowNames[windowMs] ?? `in ${duration(windowMs)}`}`;
 
 export const used = ({ used: units, limit }: LimitState): number => (limit > 0 ? units / limit : 0);
 
@@ -161,12 +141,9 @@ function whose(limit: LimitState | null, upstream: string): string {
   return `Your ceiling of ${limitText(limit)} to ${upstream}${of}`;
 }
 
-const causesOf = (heldBy: Refusals) =>
-  Object.entries(heldBy)
-    .toSorted(([, a], [, b]) => b - a)
-    .map(([cause]) => cause);
 /** What held most of the refused calls; `''` = nothing that is known. */
-const mostHeld = (heldBy: Refusals): string => causesOf(heldBy)[0] ?? '';
+const mainCause = (heldBy: Refusals): string =>
+  Object.entries(heldBy).toSorted(([, a], [, b]) => b - a)[0]?.[0] ?? '';
 
 /** Whose limit most of the refused calls met: that of the kind, window and unit that held them, because another may be fuller now. */
 function whoseRefused({ upstream, limits }: UpstreamState, cause: string): string {
@@ -176,12 +153,9 @@ function whoseRefused({ upstream, limits }: UpstreamState, cause: string): strin
   const isOfDay = cause.endsWith('_day');
   const ofKind = limits.filter(({ owner }) => (owner === 'ceiling') === byCeiling);
   const met = ofKind.filter(
-    ({ windowMs, unit }) =>
-      windowMs >= 86_400_000 === isOfDay && (byCeiling || isOfDay || unit.includes(cause)),
+    ({ windowMs, unit }) => windowMs >= dayMs === isOfDay && (byCeiling || isOfDay || unit.includes(cause)),
   );
-  if (met.length === 0 && byCeiling)
-    return `Your ceilings of requests a ${isOfDay ? 'day' : 'minute'} to ${upstream}`;
-  return whose(fullest(met) ?? fullest(ofKind) ?? fullest(limits), upstream);
+  return whose(fullest(met) ?? fullest(ofKind), upstream);
 }
 
 /** The time of the upstream's latest throttle, and how long it stays closed. */
@@ -191,32 +165,30 @@ function throttleText({ upstream, condition, lastHour: { throttledAt } }: Upstre
   return `${upstream}’s own “too many requests”${at}${left}.`;
 }
 
+/** What refused calls and is no limit that was used up. */
+const besideLimits: Readonly<Record<string, Pick<Finding, 'why' | 'heldBy'>>> = {
+  paused: {
+    why: 'calls were refused while it was paused',
+    heldBy: 'A pause of the last hour, which is over.',
+  },
+  credential: {
+    why: 'calls were refused for want of a credential',
+    heldBy: 'A credential that could not be fetched.',
+  },
+  closed: {
+    why: 'calls were refused while it refused them for good',
+    heldBy: 'A refusal for good of the last hour, which is over.',
+  },
+};
+
 /** Why calls were refused where no limit held most of them; `null` = one did, or nobody knows. */
-function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Pick<Finding, 'why' | 'heldBy'> | null {
+function causeBesideLimits(api: UpstreamState, cause: string): Pick<Finding, 'why' | 'heldBy'> | null {
+  const beside = besideLimits[cause] ?? null;
   const { throttledAt } = api.lastHour;
-  const [cause = '', ...others] = causesOf(heldBy);
-  const throttlesNow = throttledAt !== null && throttledAt >= api.recent.since;
-  if (cause === 'paused' && !throttlesNow)
-    return {
-      why: 'calls were refused while it was paused',
-      heldBy: 'A pause of the last hour, which is over.',
-    };
-  if (cause === 'credential')
-    return {
-      why: 'calls were refused for want of a credential',
-      heldBy: 'A credential that could not be fetched.',
-    };
-  if (cause === 'closed' && throttledAt === null)
-    return {
-      why: 'calls were refused while it refused them for good',
-      heldBy: 'A refusal for good of the last hour, which is over.',
-    };
-  if (throttledAt === null || !besideLimits.has(cause)) return null;
-  const why = `it says “too many requests”${others.every((each) => besideLimits.has(each)) ? ', and no known limit was used up' : ''}`;
-  return { why, heldBy: throttleText(api) };
+  if (throttledAt === null || (cause !== '' && beside === null)) return beside;
+  const isOlder = throttledAt < api.recent.since && (cause === 'paused' || cause === 'credential');
+  return isOlder ? beside : { why: 'it says “too many requests”', heldBy: throttleText(api) };
 }
-/** What refuses calls and is no limit that was used up. */
-const besideLimits = new Set(['', 'paused', 'closed', 'credential']);
 
 /** What is found of one API, the worst first by `rank`. */
 interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'next'> {
@@ -231,6 +203,9 @@ const found = (
   wrongNow: string,
   ...next: readonly Next[]
 ): Finding => ({ rank, tone, text, why, heldBy, wrongNow, next });
+/** That of an API which asked us to stop; and from this one on findings are no trouble. */
+const closedRank = 10;
+const calmRank = 16;
 
 /** Why an upstream refuses for good, and in few words. */
 const refusing: Readonly<Record<number, readonly [why: string, short: string]>> = {
@@ -246,30 +221,30 @@ const failingShare = 0.1;
 const errorsOnly = 5;
 
 /** How calls wait now. */
-function waits({ waiting, oldestMs, maxWaitMs }: UpstreamState): string {
-  if (waiting === 0) return 'None wait.';
-  const longest = waiting === 1 ? `for ${duration(oldestMs)}` : `the longest for ${duration(oldestMs)}`;
-  return `${calls(waiting)} ${waiting === 1 ? 'waits' : 'wait'}, ${longest} of ${duration(maxWaitMs)}.`;
-}
+const waits = ({ waiting, oldestMs, maxWaitMs }: UpstreamState): string =>
+  waiting === 0
+    ? 'None wait.'
+    : `${calls(waiting)} ${waiting === 1 ? 'waits' : 'wait'}, the longest for ${duration(oldestMs)} of ${duration(maxWaitMs)}.`;
 const refusedText = (n: number, when: string): string =>
-  n === 0 ? 'None are refused.' : `${calls(n)} ${were(n)} refused ${when}.`;
+  n === 0 ? 'None are refused.' : `${calls(n)} ${n === 1 ? 'was' : 'were'} refused ${when}.`;
 
 const connect = (text: string): Next => ({ text, command: 'sluice check --connect' });
-const sender = (text: string): Next => ({ text, place: '#workspaces' });
+const sender: Next = { text: 'Who sends most?', place: '#workspaces' };
 
-/** Of one that takes no call, for a reason beside limits; `null` = it does. */
-function conditionFinding(api: UpstreamState, now: number, refusedNow: string): Finding | null {
-  const { upstream, condition, recent, lastHour } = api;
+function findingOf(api: UpstreamState, now: number): Finding {
+  const { upstream, condition, recent, lastHour, waiting, growth } = api;
+  const since = `since ${clock(recent.since)}`;
+  const refusedNow = refusedText(recent.refused, since);
+  const place = { text: 'Its limits and traffic', place: `#${upstream}` };
   if (condition.kind === 'refusing') {
-    const { status, said, since, retryInMs } = condition;
+    const { status, said, retryInMs } = condition;
     const isBroke = status === 402 || outOfCredit.test(said ?? '');
     const other = [`it refuses calls with ${status}`, `refuses calls with ${status}`] as const;
     const [why, short] = refusing[isBroke ? 402 : status] ?? other;
-    const instead = refusedText(lastHour.answeredInstead, 'for it in the last hour');
     return found(
       [2, 'red', `No: ${short}`, why],
-      `The provider refuses every call since ${clock(since)} (${said ?? `status ${status}`}).${isBroke ? ' Top up the account there.' : ''}`,
-      `${lastHour.answeredInstead === 0 ? '' : `${instead} `}Sluice asks again with ${retryInMs > 0 ? `one call in ${duration(retryInMs)}` : 'the next call'}.`,
+      `The provider refuses every call since ${clock(condition.since)} (${said ?? `status ${status}`}).`,
+      `${refusedText(lastHour.answeredInstead, 'for it in the last hour')} Sluice asks again with one call in ${duration(retryInMs)}.`,
       { text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` },
     );
   }
@@ -280,32 +255,23 @@ function conditionFinding(api: UpstreamState, now: number, refusedNow: string): 
       waits(api),
       connect('See why'),
     );
-  if (condition.kind === 'paused') {
-    const [rank, tone] = recent.refused > 0 ? ([4, 'red'] as const) : ([4.5, 'amber'] as const);
+  if (condition.kind === 'paused')
     return found(
-      [rank, tone, 'No: paused', 'an operator paused it'],
-      `The pause since ${clock(condition.since)}. It ends by itself at ${clock(now + condition.ms, true)}.`,
+      [4, recent.refused > 0 ? 'red' : 'amber', 'No: paused', 'an operator paused it'],
+      `The pause since ${clock(condition.since)}. It ends by itself at ${clock(now + condition.ms, 'medium')}.`,
       `${waits(api)} ${refusedNow}`,
       { text: 'Go on now', command: `sluice resume --upstream ${upstream}` },
     );
+  if (condition.kind === 'observing') {
+    const room = growth === null ? 'no limit holds a call' : (roomText(growth) ?? 'would be full');
+    return found([calmRank, 'blue', `Observing: ${room}`, ''], '', '');
   }
-  return condition.kind === 'observing' ? observingOf(api) : null;
-}
-
-function findingOf(api: UpstreamState, now: number): Finding {
-  const { upstream, condition, recent, lastHour, waiting, growth } = api;
-  const since = `since ${clock(recent.since)}`;
-  const refusedNow = refusedText(recent.refused, since);
-  const beside = conditionFinding(api, now, refusedNow);
-  if (beside !== null) return beside;
-  const place = { text: 'Its limits and traffic', place: `#${upstream}` };
   if (recent.failed > 0 && recent.failed >= recent.calls * failingShare)
     return found(
       [5.5, 'red', 'No: calls fail', 'it cannot be reached, or breaks calls off'],
       'No limit. The log names the reason of each call that failed.',
       `${calls(recent.failed)} failed ${since}. ${refusedNow} ${waits(api)}`,
       connect('Can it be reached?'),
-      place,
     );
   if (recent.errors >= errorsOnly && recent.succeeded === 0)
     return found(
@@ -313,79 +279,52 @@ function findingOf(api: UpstreamState, now: number): Finding {
       'No limit. The log has the status of each call.',
       `${calls(recent.errors)} ended so ${since}. ${refusedNow} ${waits(api)}`,
       connect('Does it take the credential?'),
-      place,
     );
   // What refuses calls now is told by the refusals of now, not by the more of them an hour ago.
-  const heldBy = recent.refused > 0 ? recent.heldBy : lastHour.heldBy;
-  const byCeilings = mostHeld(heldBy).startsWith('ceiling_');
-  const cause = causeBesideLimits(api, heldBy);
-  const whoseLimit = whoseRefused(api, mostHeld(heldBy));
+  const cause = mainCause(recent.refused > 0 ? recent.heldBy : lastHour.heldBy);
+  const byCeilings = cause.startsWith('ceiling_');
+  const beside = causeBesideLimits(api, cause);
+  const whoseLimit = whoseRefused(api, cause);
   if (recent.refused > 0) {
-    const [rank, why] = byCeilings
-      ? ([7, 'calls are refused at your ceilings'] as const)
-      : ([6, 'it is full, and calls are refused'] as const);
+    const why = byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused';
     const asked = `${whoseLimit}; ${count.format(recent.calls)} were asked for in the last minute.`;
     const wrongNow = `${refusedNow} ${waits(api)}`;
-    return {
-      ...found([rank, 'red', 'No: calls refused', why], asked, wrongNow, sender('Who sends most?'), place),
-      ...cause,
-    };
+    return { ...found([6, 'red', 'No: calls refused', why], asked, wrongNow, sender, place), ...beside };
   }
   if (condition.kind === 'closed') {
-    const { ms } = condition;
-    const why = `it asked us to stop until ${clock(now + ms, true)}`;
-    const text = `Not for ${duration(Math.max(1_000, ms))}`;
-    return found([10, 'amber', text, why], throttleText(api), `${waits(api)} None are refused.`, place);
+    const why = `it asked us to stop until ${clock(now + condition.ms, 'medium')}`;
+    const text = `Not for ${duration(Math.max(1_000, condition.ms))}`;
+    return found(
+      [closedRank, 'amber', text, why],
+      throttleText(api),
+      `${waits(api)} None are refused.`,
+      place,
+    );
   }
   // What an operator's pause refused says nothing of limits when it is over.
   if (lastHour.refused > (lastHour.heldBy.paused ?? 0)) {
-    const text = cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused';
     const at = lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`;
     const why = `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${at}`;
     const wrongNow = `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`;
     return {
-      ...found([13, 'amber', text, why], `${whoseLimit}.`, wrongNow, sender('Who sent most?'), place),
-      ...cause,
+      ...found([13, 'amber', 'No: calls were refused', why], `${whoseLimit}.`, wrongNow, sender, place),
+      ...beside,
     };
   }
-  if (growth === null || roomText(growth) !== null) return calmOf(api);
+  if (growth === null) {
+    const text = lastHour.calls === 0 ? 'Not known yet' : 'Not known: no limit stated';
+    return found([calmRank, 'grey', text, ''], '', '');
+  }
+  const room = roomText(growth);
+  if (room !== null) return found([calmRank, 'green', `Yes: ${room}`, ''], '', '');
   const limit = fullest(api.limits);
   const isWaiting = waiting > 0 ? ', and calls wait' : '';
-  return found(
+  const [text, why] =
     limit?.owner === 'ceiling'
-      ? [12, 'amber', 'No: your ceiling', `a workspace is at your ceiling${isWaiting}`]
-      : [11, 'amber', 'No: full', `it is full${isWaiting}`],
-    `${whose(limit, upstream)}.`,
-    `${waits(api)} None are refused.`,
-    sender('Who sends most?'),
-    place,
-  );
-}
-
-/** An API whose limits are reckoned and hold no call. */
-function observingOf(api: UpstreamState): Finding {
-  const { upstream, growth } = api;
-  const room = growth === null ? 'no limit holds a call' : roomText(growth);
-  if (room !== null) {
-    const text = `Observing: ${room}${growth === null ? '' : ' would fit'}`;
-    return { ...calmOf(api), rank: 16, tone: 'blue', text };
-  }
-  return found(
-    [15, 'blue', 'Observing: would be full', 'with its limits enforced it would be full'],
-    `Nothing: ${upstream} is only observed.`,
-    'Nothing. No limit of ours refuses a call to it.',
-    { text: 'Would it fit? Rehearse', command: 'sluice rehearse --traffic FILE' },
-  );
-}
-
-/** An API that has room, or of which nothing is known. */
-function calmOf({ growth, lastHour }: UpstreamState): Finding {
-  if (growth !== null) return found([16, 'green', `Yes: ${roomText(growth) ?? ''}`, ''], '', '');
-  return found(
-    [17, 'grey', lastHour.calls === 0 ? 'Not known yet' : 'Not known: no limit stated', ''],
-    '',
-    '',
-  );
+      ? ['No: your ceiling', `a workspace is at your ceiling${isWaiting}`]
+      : ['No: full', `it is full${isWaiting}`];
+  const heldBy = `${whose(limit, upstream)}.`;
+  return found([11, 'amber', text, why], heldBy, `${waits(api)} None are refused.`, sender, place);
 }
 
 /** A few words about one API, or about what one workspace meets there. */
@@ -402,7 +341,7 @@ const said = (
 ): Answer => ({ tone, sentence, rest: '', heldBy, wrongNow, next });
 
 /** What is found of Sluice itself, and how bad it is. */
-function ofSluice({ limiter, whenDown, sheddingShare, replicas }: SluiceState): [number, Answer] | null {
+function ofSluice({ limiter, whenDown, sheddingShare }: SluiceState): [number, Answer] | null {
   const { mode, modeSince } = limiter;
   const since = clock(modeSince);
   if (mode === 'deny') {
@@ -413,12 +352,12 @@ function ofSluice({ limiter, whenDown, sheddingShare, replicas }: SluiceState): 
     return [1, said(['red', sentence], heldBy, `Calls are refused since ${since}.`, connect('See why'))];
   }
   if (sheddingShare > 0) {
-    const heldBy = `This replica refuses ${percent(sheddingShare)} of new calls.`;
+    const heldBy = `This replica refuses ${Math.ceil(sheddingShare * 100)}${nbsp}% of new calls.`;
     const wrongNow = 'Give it more processor or memory, or run more replicas.';
     return [5, said(['red', 'No: Sluice has too much to do.'], heldBy, wrongNow)];
   }
   if (mode !== 'local') return null;
-  const heldBy = `Since ${since} each replica keeps to ${replicas > 1 ? 'its own share' : 'a share'} of every limit.`;
+  const heldBy = `Since ${since} each replica keeps to its share of every limit.`;
   const wrongNow =
     'Calls pass, at a share of each limit. Where calls in flight are capped, as to shops, none leaves for the first 15 s.';
   return [9, said(['amber', 'Not now: Redis is away.'], heldBy, wrongNow, connect('See why'))];
@@ -428,53 +367,49 @@ function ofSluice({ limiter, whenDown, sheddingShare, replicas }: SluiceState): 
 function reloadText({ refused, inForceSince }: ConfigurationState): string {
   if (refused === null) return '';
   const lines = [...new Set(refused.lines)].map(String);
-  const where = lines.length === 0 ? '' : `, line${lines.length === 1 ? '' : 's'} ${listed(lines)}`;
+  const where = lines.length === 0 ? '' : `, line ${listed(lines)}`;
   return `Your configuration was refused at ${clock(refused.at)}${where}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
 }
 
 /** The answer for all. */
 export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): Answer {
   const all = apis
-    .map((api) => ({ api, finding: findingOf(api, sluice.now) }))
-    .toSorted((a, b) => a.finding.rank - b.finding.rank);
-  const own = ofSluice(sluice);
-  const troubled = all.filter(({ finding }) => finding.rank < 16);
+    .map((api) => ({ upstream: api.upstream, ...findingOf(api, sluice.now) }))
+    .toSorted((a, b) => a.rank - b.rank);
+  const troubled = all.filter(({ rank }) => rank < calmRank);
   const [worst] = troubled;
+  const own = ofSluice(sluice);
   const reload = reloadText(sluice.configuration);
-  const also = [
-    ...troubled.slice(1).map(({ api, finding }) => `${api.upstream}: ${finding.why}.`),
+  const told = [
+    ...troubled.map(({ upstream, why }) => `${upstream}: ${why}.`),
     ...(reload === '' ? [] : [reload]),
   ];
-  if (own !== null && own[0] < (worst?.finding.rank ?? 99)) {
-    const others = worst === undefined ? also : [`${worst.api.upstream}: ${worst.finding.why}.`, ...also];
-    return { ...own[1], wrongNow: withMore(own[1].wrongNow, others) };
-  }
-  const check = { text: 'See all mistakes', command: 'sluice check' };
+  if (own !== null && own[0] < (worst?.rank ?? Infinity))
+    return { ...own[1], wrongNow: withMore(own[1].wrongNow, told) };
   if (worst !== undefined) {
-    const alsoOwn = own === null ? also : [own[1].sentence, ...also];
-    const { tone, why, heldBy, wrongNow, next } = worst.finding;
     const isOne = troubled.length === 1;
-    const of = isOne ? '' : `${worst.api.upstream}: `;
-    const names = listed(troubled.map(({ api }) => api.upstream));
-    const onlyClosed = troubled.every(({ finding }) => finding.rank === 10);
+    const of = isOne ? '' : `${worst.upstream}: `;
+    const names = listed(troubled.map(({ upstream }) => upstream));
+    const onlyClosed = troubled.every(({ rank }) => rank === closedRank);
+    const green = all.filter(({ tone }) => tone === 'green').length;
+    const also = [...(own === null ? [] : [own[1].sentence]), ...told.slice(1)];
     return {
-      tone,
-      sentence: `${onlyClosed ? 'Not now' : 'No'} for ${names}${isOne ? `: ${why}` : ''}.`,
-      rest: restText(troubled.length, all),
-      heldBy: of + heldBy,
-      wrongNow: withMore(of + wrongNow, alsoOwn),
-      next: [...next, ...(reload === '' ? [] : [check])],
+      tone: worst.tone,
+      sentence: `${onlyClosed ? 'Not now' : 'No'} for ${names}${isOne ? `: ${worst.why}` : ''}.`,
+      rest: green === 0 ? '' : `Yes for ${green} of ${all.length}.`,
+      heldBy: of + worst.heldBy,
+      wrongNow: withMore(of + worst.wrongNow, also),
+      next: worst.next,
     };
   }
-  const enforced = apis.filter(({ condition }) => condition.kind !== 'observing');
-  const calm = enforced.length === 0 && apis.length > 0 ? observedAnswer(apis) : calmAnswer(enforced);
+  const calm = calmAnswer(apis);
   if (reload === '') return calm;
   return {
     ...calm,
     tone: 'amber',
     sentence: `${calm.tone === 'green' ? 'Yes, but your' : 'Your'} last change is not in force.`,
     wrongNow: reload,
-    next: [check],
+    next: [{ text: 'See all mistakes', command: 'sluice check' }],
   };
 }
 
@@ -484,31 +419,20 @@ function withMore(first: string, also: readonly string[]): string {
   return [first, ...also.slice(0, 2), ...more].join(' ');
 }
 
-/** "Yes for shop.", "Yes for the other 2.", "Yes for 33 of 40." */
-function restText(
-  troubled: number,
-  all: readonly { readonly api: UpstreamState; readonly finding: Finding }[],
-): string {
-  const green = all.filter(({ finding }) => finding.tone === 'green').map(({ api }) => api.upstream);
-  if (green.length === 0) return '';
-  if (green.length + troubled < all.length || troubled > 1)
-    return `Yes for ${green.length} of ${all.length}.`;
-  return green.length === 1 ? `Yes for ${green[0]}.` : `Yes for the other ${green.length}.`;
-}
-
-const observedAnswer = (apis: readonly UpstreamState[]): Answer =>
-  said(
-    ['blue', `Not known: Sluice only observes ${listed(apis.map(({ upstream }) => upstream))}.`],
-    'Nothing: no limit holds a call. Each response says what limits would have done.',
-    'Nothing.',
-  );
-
-function calmAnswer(apis: readonly UpstreamState[]): Answer {
+function calmAnswer(all: readonly UpstreamState[]): Answer {
+  const apis = all.filter(({ condition }) => condition.kind !== 'observing');
+  const names = listed(all.map(({ upstream }) => upstream));
+  if (apis.length === 0 && all.length > 0)
+    return said(
+      ['blue', `Not known: Sluice only observes ${names}.`],
+      'Nothing: no limit holds a call. Each response says what limits would have done.',
+      'Nothing.',
+    );
   if (apis.every(({ lastHour }) => lastHour.calls === 0))
     return said(
       ['grey', 'Not known yet: no calls so far.'],
       'Nothing: no call has come.',
-      `Nothing. Sluice is ready for ${listed(apis.map(({ upstream }) => upstream))}.`,
+      `Nothing. Sluice is ready for ${names}.`,
       { text: 'Check the configuration', command: 'sluice check' },
     );
   const longest = Math.max(0, ...apis.map(({ lastHour }) => lastHour.longestWaitMs));
@@ -523,10 +447,9 @@ function calmAnswer(apis: readonly UpstreamState[]): Answer {
       wrongNow,
     );
   const isSilent = apis.some(({ growth, lastHour }) => growth === null && lastHour.calls > 0);
-  const [queue] = apis.filter((api) => api.waiting > 0).toSorted((a, b) => b.oldestMs - a.oldestMs);
   return said(
     ['green', `Yes: every API ${isSilent ? 'of which a limit is known ' : ''}can take more.`],
-    `${queue === undefined ? 'Nothing now.' : `${queue.upstream}: ${waits(queue)}`} Nearest to its limit is ${nearest.upstream}: ${roomText(nearest.growth) ?? 'nothing more'} fits.`,
+    `Nothing now. Nearest to its limit is ${nearest.upstream}: ${roomText(nearest.growth) ?? 'nothing more'} fits.`,
     wrongNow,
   );
 }

@@ -2,16 +2,14 @@
  * The live page: while somebody looks at it, reads the state of all upstreams every two seconds and sends it; serves the files. Owns the
  * pace, and what of Sluice itself is shown; does not own figures and words (`activity/`), connections (`event-stream.ts`), looks (`static/`).
  */
-import { readFileSync } from 'node:fs';
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import { fileURLToPath } from 'node:url';
+import express, { type Express } from 'express';
 import type { Activity } from '../activity/activity.ts';
 import type { GatewayState } from '../activity/shape.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import { createEventStream, eventOf } from '../observation/event-stream.ts';
 import type { RunningTelemetry } from '../telemetry/telemetry.ts';
 import { packageVersion } from '../version.ts';
-
-type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
 interface PageParts {
   readonly activity: Activity;
@@ -31,8 +29,6 @@ const activityEveryMs = 15_000;
 
 /** The page of one replica. It reads nothing while nobody looks. */
 export class Page {
-  /** `GET /`. */
-  readonly index = serve('/');
   readonly #parts: PageParts;
   readonly #stream = createEventStream();
   /** When workspaces are sent next, monotonic milliseconds. */
@@ -44,10 +40,10 @@ export class Page {
     this.#parts = parts;
   }
 
-  /** The files and the event stream, all under `/page/`. */
-  addRoutes(app: { get(path: string, handler: Handler): unknown }): void {
-    for (const path of ['/page/page.css', '/page/page.js', '/page/icon.svg'] as const)
-      app.get(path, serve(path));
+  /** `GET /`; its files and the event stream are under `/page/`. */
+  addRoutes(app: Express): void {
+    app.get('/', files);
+    app.use('/page', files);
     app.get('/page/events', (request, response) => {
       this.#stream.open(request, response, '');
       this.#activityAt = 0;
@@ -108,23 +104,11 @@ const contentSecurityPolicy =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
   "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** Path on the admin port → file and its type. */
-const files = {
-  '/': ['index.html', 'text/html; charset=utf-8'],
-  '/page/page.css': ['page.css', 'text/css; charset=utf-8'],
-  '/page/page.js': ['page.js', 'text/javascript; charset=utf-8'],
-  '/page/icon.svg': ['icon.svg', 'image/svg+xml'],
-} as const;
-
-function serve(path: keyof typeof files): Handler {
-  const [name, type] = files[path];
-  const body = readFileSync(new URL(`./static/${name}`, import.meta.url));
-  const fields = {
-    'Content-Type': type,
-    'Content-Length': body.length,
-    'Content-Security-Policy': contentSecurityPolicy,
-    'Referrer-Policy': 'no-referrer',
-    'X-Content-Type-Options': 'nosniff',
-  };
-  return (_request, response) => void response.writeHead(200, fields).end(body);
-}
+const files = express.static(fileURLToPath(new URL('./static', import.meta.url)), {
+  redirect: false,
+  setHeaders: (response) =>
+    response
+      .setHeader('Content-Security-Policy', contentSecurityPolicy)
+      .setHeader('Referrer-Policy', 'no-referrer')
+      .setHeader('X-Content-Type-Options', 'nosniff'),
+});

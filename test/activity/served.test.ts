@@ -189,7 +189,7 @@ describe('the answer says what an operator did wrong, or what an upstream does:'
     });
     answer = [429, '{"error":"slow down"}'];
     await calls(2);
-    const own = 'No for api: it says “too many requests”, and no known limit was used up.';
+    const own = 'No for api: it says “too many requests”.';
     expect((await said()).answer.sentence).toBe(own);
   });
 });

@@ -2,7 +2,7 @@
  * Everything that observes a gateway, and instead of the gateway what a test says of buckets, ceilings, pauses, breakers and Redis; the
  * live page over it. Pressure is made by telling calls, so that every state of the page can be reached on purpose.
  */
-import type { RequestListener } from 'node:http';
+import express from 'express';
 import type { InForce, LaneInForce } from '../../src/activity/shape.ts';
 import { embeddedActivity, nobody, type SharedActivity } from '../../src/activity/recorder.ts';
 import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
@@ -144,13 +144,12 @@ export async function drivenPage(
   const { page } = observation;
   telemetry.limiterMode('redis');
   telemetry.redisCommand('append', 0.4);
-  const routes = new Map<string, RequestListener>([['/', page.index]]);
-  page.addRoutes({ get: (path, handler) => routes.set(path, handler) });
+  const app = express();
+  page.addRoutes(app);
   const server = await listening((request, response) => {
     // Also below a path, as behind a reverse proxy.
-    const route = routes.get((request.url ?? '').replace(/^\/below(?=\/)/, ''));
-    if (route === undefined) response.writeHead(404).end();
-    else route(request, response);
+    request.url = (request.url ?? '').replace(/^\/below(?=\/)/, '');
+    app(request, response);
   });
   return {
     url: `${server.url}/`,

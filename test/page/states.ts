@@ -119,7 +119,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     tone: 'green',
   },
   'out of credit': {
-    says: /^No for openai: it is out of credit\. Yes for the other 2\./,
+    says: /^No for openai: it is out of credit\. Yes for 2 of 3\./,
     wrongNow: /207.calls were refused for it in the last hour\. Sluice asks again with one call in 52.s\./,
     heldBy: /^The provider refuses every call since 17:20.UTC \(insufficient_quota\)\./,
     tone: 'red',
@@ -130,7 +130,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   'out of credit, nobody calls': {
     says: /^No for openai: it is out of credit\./,
-    wrongNow: /^Sluice asks again with the next call\.$/,
+    wrongNow: /^None are refused\. Sluice asks again with one call in 0.s\.$/,
     tone: 'red',
     last: ({ state }) =>
       void state.breakers.set('openai', { status: 429, since, retryInMs: 0, said: 'insufficient_quota' }),
@@ -144,7 +144,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   paused: {
     says: /^No for openai: an operator paused it\./,
-    wrongNow: /9.calls wait, the longest for 1.min \d+.s of 1.min 15.s\. 4.calls were refused/,
+    wrongNow: /9.calls wait, the longest for \d+.s of 75.s\. 4.calls were refused/,
     heldBy: /^The pause since 17:20.UTC\. It ends by itself at \d\d:\d\d:\d\d.UTC\.$/,
     tone: 'red',
     last(page) {
@@ -161,7 +161,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   refusing: {
     says: /^No for openai: it is full, and calls are refused\./,
-    wrongNow: /[\d,]+.calls were refused since \d\d:\d\d.UTC\. 72.calls wait, the longest for 1.min/,
+    wrongNow: /[\d,]+.calls were refused since \d\d:\d\d.UTC\. 72.calls wait, the longest for \d+.s/,
     tone: 'red',
     limits: { limit: 60, used: 1 },
     first: laneOfOpenai({ perMinute: 300, used: 0.6 }),
@@ -170,7 +170,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     last: (page) => waiting(page, 'openai', 72, 61_000),
   },
   failing: {
-    says: /^No for shop: it cannot be reached, or breaks calls off\. Yes for the other 2\./,
+    says: /^No for shop: it cannot be reached, or breaks calls off\. Yes for 2 of 3\./,
     wrongNow: /40.calls failed since \d\d:\d\d.UTC\. None are refused\. None wait\./,
     tone: 'red',
     last: ({ play }) => play({ workspace: 'canary-2', upstream: 'shop', end: 'failed', times: 40 }),
@@ -202,8 +202,8 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     last: ({ telemetry }) => telemetry.limiterMode('deny'),
   },
   closed: {
-    says: /^Not now for shop: it asked us to stop until \d\d:\d\d:\d\d.UTC\. Yes for the other 2\./,
-    wrongNow: /18.calls wait, the longest for \d+.s of 1.min 15.s\. None are refused\./,
+    says: /^Not now for shop: it asked us to stop until \d\d:\d\d:\d\d.UTC\. Yes for 2 of 3\./,
+    wrongNow: /18.calls wait, the longest for \d+.s of 75.s\. None are refused\./,
     heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; \d+.s are left\.$/,
     tone: 'amber',
     first: ({ state }) =>
@@ -214,8 +214,8 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     },
   },
   full: {
-    says: /^No for openai: it is full, and calls wait\. Yes for the other 2\./,
-    wrongNow: /45.calls wait, the longest for .* of 1.min 15.s\. None are refused\./,
+    says: /^No for openai: it is full, and calls wait\. Yes for 2 of 3\./,
+    wrongNow: /45.calls wait, the longest for \d+.s of 75.s\. None are refused\./,
     tone: 'amber',
     limits: { used: 1 },
     first: laneOfOpenai(),
@@ -253,9 +253,9 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     first: refused('openai', 129, 'ceiling_minute'),
   },
   'closed, at a ceiling earlier': {
-    says: /^No for shop: it says “too many requests”, and no known limit was used up\./,
+    says: /^No for shop: it says “too many requests”\./,
     wrongNow: /^2.calls were refused since/,
-    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; 2.min are left\.$/,
+    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; \d.min are left\.$/,
     tone: 'red',
     first(page) {
       closedShop(page);
@@ -269,7 +269,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   'closed, at a ceiling a moment ago': {
     says: /^No for shop: it says “too many requests”\./,
     wrongNow: /^15.calls were refused since/,
-    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; 2.min are left\.$/,
+    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; \d.min are left\.$/,
     tone: 'red',
     first: closedShop,
     last(page) {
@@ -301,15 +301,6 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     tone: 'red',
     first: laneOfOpenai({ perMinute: 400, perDay: 10_000, used: 0.2, usedOfDay: 0.9 }),
     last: refused('openai', 3, 'ceiling_minute'),
-  },
-  'observing, would be full': {
-    observed: ['openai'],
-    says: /^No for openai: with its limits enforced it would be full\. Yes for the other 2\./,
-    wrongNow: /^Nothing\. No limit of ours refuses a call to it\./,
-    tone: 'blue',
-    limits: { used: 1 },
-    first: laneOfOpenai(),
-    flows: [{ upstream: 'openai', perMinute: 900, waitedMs: 0 }, ...calm.slice(1)],
   },
   'observing, with room': {
     observed: ['openai', 'shop', 'github'],
