@@ -212,7 +212,7 @@ export class Activity {
   }
 
   async #upstream({ upstream, mode, oldestMs }: LivePressure, hour: Hour) {
-    const inForce = this.#parts.limits.inForce(upstream);
+    const inForce = this.#parts.limits(upstream);
     const byMinute = hour.byMinute(upstream);
     const headroom = await this.headrooms.ofUpstream(upstream);
     const { waiting, inFlight } = hour.calls(upstream);

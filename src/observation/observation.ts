@@ -8,7 +8,7 @@ import type { LimitsSource } from '../activity/headrooms.ts';
 import { embeddedActivity, Recorder, type SharedActivity } from '../activity/recorder.ts';
 import { RedisActivity } from '../activity/redis-activity.ts';
 import type { GatewayState } from '../activity/shape.ts';
-import { bucketSetting, callSettings } from '../admission/buckets.policy.ts';
+import { bucketSetting } from '../admission/buckets.policy.ts';
 import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
@@ -143,19 +143,12 @@ export class Observation {
   }
 
   #limits(): LimitsSource {
-    return {
-      inForce: (name) => {
-        const upstream = this.#settings.upstreams.get(name);
-        if (upstream === undefined) return null;
-        const { maxWaitSeconds, maxQueued } = upstream.limits;
-        const stated = bucketSetting(upstream).meters;
-        return { ...this.#gateway.inForce(name), stated, maxWaitMs: maxWaitSeconds * 1_000, maxQueued };
-      },
-      configured: (workspaceId, name) => {
-        const { workspaces, upstreams } = this.#settings;
-        const [workspace, upstream] = [workspaces.get(workspaceId), upstreams.get(name)];
-        return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);
-      },
+    return (name) => {
+      const upstream = this.#settings.upstreams.get(name);
+      if (upstream === undefined) return null;
+      const { maxWaitSeconds, maxQueued } = upstream.limits;
+      const stated = bucketSetting(upstream).meters;
+      return { ...this.#gateway.inForce(name), stated, maxWaitMs: maxWaitSeconds * 1_000, maxQueued };
     };
   }
 }

@@ -7,7 +7,7 @@ import { windowOf } from '../../src/activity/activity.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import { callerKey } from '../../src/ids.ts';
-import { drivenObservation, drivenSettings, labelOf, type Played } from '../page/driven-page.ts';
+import { drivenObservation, drivenSettings, labelOf, laneOf, type Played } from '../page/driven-page.ts';
 import { callAt, driven, ended, lm, settableClock } from '../telemetry/drive.ts';
 
 const minute = 60_000;
@@ -74,6 +74,10 @@ describe('the activity API', () => {
       callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
       refusing: { status: 402, since: 0, retryInMs: 41_999.2, said: 'payment_required' },
     };
+    state.lanes.set(
+      'lm',
+      ids.map((id) => laneOf(id, 'lm')),
+    );
     const { activity } = observation;
     /** What a workspace is told of its only upstream. */
     const own = async (workspace: string) => (await activity.ofWorkspace(workspace, minute)).upstreams[0];

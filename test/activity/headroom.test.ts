@@ -22,27 +22,24 @@ const rolling = (...given: Parameters<typeof leaky>): ReplayedWindow => ({
 });
 const lane = (arrivals: readonly number[], changes: Partial<ReplayedLane> = {}): ReplayedLane => ({
   arrivals,
-  ceiling: null,
-  bucket: 0,
+  own: [],
+  bucket: [],
   weight: 1,
-  perSecond: null,
   grows: true,
   ...changes,
 });
 const scene = (lanes: readonly ReplayedLane[], changes: Partial<Scene> = {}): Scene => ({
   lanes,
-  ceilings: [],
-  buckets: [[]],
   startsAt: 0,
   maxWaitMs: 75_000,
   maxQueued: 1_000,
   ...changes,
 });
 const underCeiling = (arrivals: readonly number[], perMinute: number, maxWaitMs = 45_000): Scene =>
-  scene([lane(arrivals, { ceiling: 0 })], { ceilings: [[rolling(perMinute)]], maxWaitMs });
+  scene([lane(arrivals, { own: [rolling(perMinute)] })], { maxWaitMs });
 /** A burst through one bucket of these windows. */
 const throughBucket = (count: number, windows: readonly ReplayedWindow[], changes: Partial<Scene> = {}) =>
-  scene([lane(burst(count))], { buckets: [windows], ...changes });
+  scene([lane(burst(count), { bucket: windows })], changes);
 
 const ofClock: readonly ReplayedWindow[] = [{ ...leaky(10), kind: 'fixed' }];
 
@@ -55,7 +52,7 @@ describe('replaying arrivals against the limits,', () => {
     ['a call of two windows waits for both', throughBucket(30, [rolling(3, 1_000), rolling(100)]), 9_000, 0],
     ['more units find less room', throughBucket(30, [{ ...leaky(600), perCall: 30 }]), 30_000, 0],
     ['a window of the clock begins anew', throughBucket(20, ofClock, { startsAt: 50 }), 10_000, 0],
-    ['one at a time as fast as answered', scene([lane(burst(10), { perSecond: 0.5 })]), 19_000, 0],
+    ['one at a time as fast as answered', scene([lane(burst(10), { own: [leaky(0.5, 1_000)] })]), 19_000, 0],
   ])('%s', (_, played, longestWaitMs, refusedRatio) =>
     expect(replay(played, 1)).toEqual({ longestWaitMs, refusedRatio }),
   );
@@ -64,10 +61,11 @@ describe('replaying arrivals against the limits,', () => {
     expect(replay(throughBucket(200, [leaky(60)], { maxQueued: 20 }), 1).refusedRatio).toBeCloseTo(0.6, 2));
 
   test('workspaces that wait for one bucket share its room by weight', () => {
-    const [light, heavy] = [lane(burst(100)), lane(burst(100), { weight: 4 })];
+    const bucket = [leaky(60)];
+    const [light, heavy] = [lane(burst(100), { bucket }), lane(burst(100), { bucket, weight: 4 })];
     const still = (of: ReplayedLane): ReplayedLane => ({ ...of, grows: false });
     const waited = (...lanes: readonly ReplayedLane[]) =>
-      replay(scene(lanes, { buckets: [[leaky(60)]], maxWaitMs: 600_000 }), 1).longestWaitMs;
+      replay(scene(lanes, { maxWaitMs: 600_000 }), 1).longestWaitMs;
     expect(waited(light, still({ ...heavy, weight: 1 }))).toBe(waited(light, still(heavy)));
     expect(waited(still(light), heavy)).toBeLessThan(waited(light, still(heavy)));
     expect(waited(light)).toBeLessThan(waited(light, still(heavy)));
@@ -78,9 +76,10 @@ describe('replaying arrivals against the limits,', () => {
   test('more traffic never means that more is sent than there was, nor fewer refusals', () =>
     fc.assert(
       fc.property(arrivals, arrivals, upTo(900), fc.nat(60), (one, two, limit, wait) => {
-        const lanes = [lane(one, { ceiling: 0 }), lane(two, { grows: false })];
+        const bucket = [leaky(100)];
+        const lanes = [lane(one, { own: [rolling(limit)], bucket }), lane(two, { bucket, grows: false })];
         const maxWaitMs = wait * 1_000;
-        const both = scene(lanes, { ceilings: [[rolling(limit)]], buckets: [[leaky(100)]], maxWaitMs });
+        const both = scene(lanes, { maxWaitMs });
         const [once, twice] = [replay(both, 1), replay(both, 2)];
         expect(once.longestWaitMs).toBeLessThanOrEqual(maxWaitMs);
         expect(once.refusedRatio).toBeGreaterThanOrEqual(0);

@@ -172,11 +172,8 @@ export async function course(pattern: Pattern, factor: number) {
   const pressure = createPressure({ clock, limiter, ceilings: store, admission: queue });
   const headrooms = new Headrooms(
     recorder,
-    {
-      inForce: () => ({ ...pressure.inForce('u'), stated: pattern.meters, maxWaitMs, maxQueued: 1_000 }),
-      configured: () => null,
-    },
-    { monotonic: () => clock.monotonic(), after: (_ms, run) => (queueMicrotask(run), () => {}) },
+    () => ({ ...pressure.inForce('u'), stated: pattern.meters, maxWaitMs, maxQueued: 1_000 }),
+    clock,
   );
   const headroom = await headrooms.ofUpstream('u');
   await limiter.close();
