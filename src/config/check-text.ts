@@ -8,7 +8,7 @@
 import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument, visit } from 'yaml';
 import type { z } from 'zod';
 import { isDurationKey, secondsOf } from '../duration.policy.ts';
-import { didYouMean, nearest } from '../nearest.policy.ts';
+import { didYouMean } from '../nearest.policy.ts';
 import type { Fault, Path } from './values.ts';
 
 /** Environment as the configuration sees it. */
@@ -185,13 +185,11 @@ export function readDocument(text: string, env: Env) {
     const reason = 'An alias (*name) has no anchor before it, or aliases multiply too far';
     const fix =
       'put the anchor (&name) before it, write the value out, or put a text that begins with * into quotes';
-    const anchors = new Set<string>();
     let offset = 0;
     visit(document, {
-      Value: (_, { anchor }) => void anchors.add(anchor ?? ''),
-      Alias(_, { source, range }) {
-        if (anchors.has(source)) return undefined;
-        offset = range?.[0] ?? 0;
+      Alias(_, alias) {
+        if (alias.resolve(document) !== undefined) return undefined;
+        offset = alias.range?.[0] ?? 0;
         return visit.BREAK;
       },
     });
@@ -247,12 +245,10 @@ function explain(issue: Issue, base: Path = []): Finding[] {
     case 'custom':
       return one(issue.message, String(issue.params?.['fix']));
     case 'unrecognized_keys': {
-      const [known = '', below = ''] = issue.message.split('\n');
+      const known = issue.message;
       return issue.keys.map((key) => {
-        const place = below.split(' ').find((path) => path.endsWith(`.${key}`));
-        const meant = [nearest(key, known.split(', ')), place].filter((name) => typeof name === 'string');
-        const question = meant.length === 0 ? '' : `did you mean ${meant.join(' or ')}? `;
-        return { path: [...path, key], reason: 'is not a known key', fix: `${question}known here: ${known}` };
+        const fix = `${didYouMean(key, known.split(', '))}known here: ${known}`;
+        return { path: [...path, key], reason: 'is not a known key', fix };
       });
     }
     case 'invalid_union':

@@ -1,5 +1,5 @@
 /**
- * The one reader of the configuration file and of the environment: text in, frozen {@link Settings} out, or one
+ * The one reader of the configuration file and of the environment: text in, {@link Settings} out, or one
  * {@link ConfigError} with every problem. Invariant: nothing is returned that has not passed every check.
  */
 import { once } from 'node:events';
@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path';
 import { parseEnv } from 'node:util';
 import { Worker } from 'node:worker_threads';
 import { checkText, ConfigError, pathText, type ConfigSource, type Problem } from './check-text.ts';
-import { fileSchema, settle, settleInTurns, type FileInput, type Settings } from './settings.ts';
+import { fileSchema, settled, type FileInput, type Settings } from './settings.ts';
 
 export { ConfigError, type ConfigSource, type Env, type Problem } from './check-text.ts';
 
@@ -70,7 +70,7 @@ export function readFiles({ path, env }: ConfigSource): WrittenConfig {
 
 /** Checks a configuration text; `path` only names it in messages. Touches no files but those of presets. @throws ConfigError */
 export const parseSettings = (text: string, source: ConfigSource): Settings =>
-  settle(checkText(fileSchema, text, source), source);
+  settled(checkText(fileSchema, text, source), source);
 
 /** The settings, where all files of certificates that they name can be read. @throws ConfigError */
 function withReadableFiles(settings: Settings, { path }: ConfigSource): Settings {
@@ -97,7 +97,7 @@ export async function settingsApart(written: WrittenConfig, signal: AbortSignal)
     written.text.length > maxLengthHere
       ? await checkInThread(written, signal)
       : checkText(fileSchema, written.text, written);
-  return withReadableFiles(await settleInTurns(file, written), written);
+  return withReadableFiles(settled(file, written), written);
 }
 
 /** Sources run as they are, and compiled: the thread's has the ending of this file. */

@@ -7,7 +7,6 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { dirname, normalize } from 'node:path';
-import { setImmediate as nextTurn } from 'node:timers/promises';
 import { z } from 'zod';
 import type { ConfigSource } from './check-text.ts';
 import { tokenUrlFault, withKeys } from './credential.ts';
@@ -16,7 +15,7 @@ import { redis, settleRedis } from './redis.ts';
 import { server, settleServer } from './server.ts';
 import { checkBesideServer, settleUpstream, upstream } from './upstream.ts';
 import * as is from './values.ts';
-import { checkUpstreamNames, workspace, workspaceSettler } from './workspace.ts';
+import { checkUpstreamNames, settleWorkspace, workspace } from './workspace.ts';
 
 export type * from '../credential-carriers.policy.ts';
 export type * from './credential.ts';
@@ -150,30 +149,26 @@ function checkCredentials(file: FileInput, hashes: ReadonlySet<string>, refuse: 
       const fault = injected.has(origins) ? wildcardFault(pattern) : null;
       if (fault !== null) refuse(fault.reason, fault.fix, 'upstreams', name, 'origins', index);
     }
-  // One refresh token belongs to one client. Paths are compared as they are written, without `.` and `..`; clients with all that they
-  // send, because a change of how they write their request would be a mistake as well.
+  // One refresh token belongs to one client, and is never sent to an upstream. Paths are compared as they are written, without `.` and
+  // `..`; clients with all that they send, because a change of how they write their request would be a mistake as well.
   const owners = new Map<string, { readonly client: string; readonly at: string }>();
   for (const { path, upstream, credential } of all) {
-    const { value, oauth } = withKeys(credential);
+    const { value, file, oauth } = withKeys(credential);
     const own = typeof credential === 'string' ? path : [...path, 'value'];
     if (value !== undefined && hashes.has(sha256(value.replace(/^bearer\s+/i, ''))))
       refuse('is an API key of Sluice', 'give the credential that the upstream knows', ...own);
     const fault = upstream === undefined ? null : tokenUrlFault(oauth, upstream.allowPrivateAddresses);
     if (fault !== null) refuse(fault.reason, fault.fix, ...path, 'oauth', 'tokenUrl');
     const { refreshTokenFile = null, shared: _, ...sent } = oauth ?? {};
-    if (refreshTokenFile === null) continue;
+    const kept = refreshTokenFile ?? file;
+    if (kept === undefined) continue;
     const mine = { client: JSON.stringify(sent), at: path.join('.') };
-    const first = owners.get(normalize(refreshTokenFile)) ?? mine;
-    owners.set(normalize(refreshTokenFile), first);
+    const first = owners.get(normalize(kept)) ?? mine;
+    owners.set(normalize(kept), first);
+    const at = file === undefined ? ['oauth', 'refreshTokenFile'] : ['file'];
     const fix = 'give each client a file of its own: two that use one refresh token lock each other out';
     if (first.client !== mine.client)
-      refuse(`is the file of another client (${first.at})`, fix, ...path, 'oauth', 'refreshTokenFile');
-  }
-  const fix = 'leave file out and use the same oauth section: a refresh token is never sent to the upstream';
-  for (const { path, credential } of all) {
-    const { file } = withKeys(credential);
-    if (file !== undefined && owners.has(normalize(file)))
-      refuse('is a refreshTokenFile, too', fix, ...path, 'file');
+      refuse(`is the file of another client (${first.at})`, fix, ...path, ...at);
   }
 }
 
@@ -182,34 +177,14 @@ const sha256 = (text: string): string => `sha256:${createHash('sha256').update(t
 /** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
 const processLabelKey = randomBytes(32).toString('hex');
 
-/** The configuration after validation: every default filled in, frozen, units in the names. */
+/** The configuration after validation: every default filled in, units in the names. */
 export interface Settings extends is.Frozen<ReturnType<typeof settled>> {}
 export type LogSettings = Settings['log'];
 /** What is kept of responses, for repeats with the same idempotency key. */
 export type IdempotencySettings = Settings['idempotency'];
 export type ServerSettings = Settings['server'];
 
-export const settle = (file: FileInput, source: ConfigSource): Settings => is.freeze(settled(file, source));
-
-/** Workspaces that are settled between two turns of the event loop, a few milliseconds of work. */
-const workspacesPerTurn = 200;
-
-/** Like {@link settle}, while calls go on: very many workspaces keep none of them waiting. */
-export async function settleInTurns(file: FileInput, source: ConfigSource): Promise<Settings> {
-  const rest = settle({ ...file, workspaces: {} }, source);
-  const workspaces = new Map<
-    string,
-    Settings['workspaces'] extends ReadonlyMap<string, infer W> ? W : never
-  >();
-  const settleOne = workspaceSettler(rest.upstreams, dirname(source.path));
-  for (const [id, written] of Object.entries(file.workspaces)) {
-    workspaces.set(id, is.freeze(settleOne(id, written)));
-    if (workspaces.size % workspacesPerTurn === 0) await nextTurn();
-  }
-  return Object.freeze({ ...rest, workspaces });
-}
-
-function settled(file: FileInput, { path, env }: ConfigSource) {
+export function settled(file: FileInput, { path, env }: ConfigSource) {
   /** Where relative paths start. */
   const folder = dirname(path);
   const upstreams = new Map(
@@ -218,7 +193,8 @@ function settled(file: FileInput, { path, env }: ConfigSource) {
       settleUpstream(name, written, file.server, folder),
     ]),
   );
-  const settleWorkspace = workspaceSettler(upstreams, folder);
+  // One set for all workspaces that may call each of very many upstreams.
+  const all = new Set(upstreams.keys());
   return {
     ...file,
     // What the image sets, whose ports are reached from outside of its network only if they listen to it.
@@ -232,7 +208,10 @@ function settled(file: FileInput, { path, env }: ConfigSource) {
     },
     upstreams,
     workspaces: new Map(
-      Object.entries(file.workspaces).map(([id, written]) => [id, settleWorkspace(id, written)]),
+      Object.entries(file.workspaces).map(([id, written]) => [
+        id,
+        settleWorkspace(id, written, { upstreams, all, folder }),
+      ]),
     ),
     /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
     written: { server: file.server, redis: file.redis, privacy: file.privacy },
@@ -255,5 +234,9 @@ export const restartKeys = ({ written: started }: Settings, { written: next }: S
   });
 
 /** The new settings, except that those which only a restart can change keep the values that the process was started with. */
-export const withStartedValues = (started: Settings, next: Settings): Settings =>
-  Object.freeze({ ...next, server: started.server, redis: started.redis, privacy: started.privacy });
+export const withStartedValues = (started: Settings, next: Settings): Settings => ({
+  ...next,
+  server: started.server,
+  redis: started.redis,
+  privacy: started.privacy,
+});

@@ -51,32 +51,14 @@ export const readText = <T>(fault: Fault, read: (text: string) => T | Fault | nu
 
 type Shape = Readonly<Record<string, z.ZodType>>;
 
-/** The keys of a section below, through what is around it: a default, a transformation, forms of which it is one. */
-function keysBelow(schema: unknown): string[] {
-  if (schema instanceof z.ZodObject) return Object.keys(schema.shape);
-  if (schema instanceof z.ZodUnion) return schema.options.flatMap(keysBelow);
-  if (schema instanceof z.ZodPipe) return keysBelow(schema.in);
-  return schema instanceof z.ZodOptional || schema instanceof z.ZodDefault || schema instanceof z.ZodPrefault
-    ? keysBelow(schema.unwrap())
-    : [];
-}
-
 /**
  * An object that knows its keys, with the words that the JSON Schema and the reference publish of them. The message about an unknown key
- * is a line of its keys, and one of the keys of the sections below, which `check-text.ts` words.
+ * is the list of its keys, which `check-text.ts` words.
  */
 export const section = <S extends Shape>(shape: S, words: { readonly [Key in keyof S]?: string } = {}) =>
   z.strictObject(
     mapped(shape, (schema, key) => (words[key] === undefined ? schema : schema.describe(words[key]))),
-    {
-      error: ({ code }) => {
-        if (code !== 'unrecognized_keys') return undefined;
-        const below = Object.entries(shape).flatMap(([at, schema]) =>
-          keysBelow(schema).map((key) => `${at}.${key}`),
-        );
-        return `${Object.keys(shape).join(', ')}\n${below.join(' ')}`;
-      },
-    },
+    { error: ({ code }) => (code === 'unrecognized_keys' ? Object.keys(shape).join(', ') : undefined) },
   );
 
 /** Marks keys whose new value takes effect at the next start only; `restartKeys` of `settings.ts` reads the mark. */
@@ -199,13 +181,3 @@ export type Frozen<T> =
       : T extends object
         ? { readonly [Key in keyof T]: Frozen<T[Key]> }
         : T;
-
-/** Freezes objects, lists and what maps hold; maps themselves are read-only by type. */
-export function freeze<T>(value: T): Frozen<T> {
-  const frozen = value as Frozen<T>;
-  if (typeof value !== 'object' || value === null || Object.isFrozen(value)) return frozen;
-  const items = value instanceof Map ? value.values() : Object.values(value);
-  for (const item of items) freeze(item);
-  Object.freeze(value);
-  return frozen;
-}

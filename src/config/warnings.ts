@@ -4,25 +4,14 @@
  * which {@link hasNoValidKey} is true, and none of these words.
  */
 import { hostOwners } from './origins.ts';
-import type { Settings, UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './settings.ts';
-
-/** Every credential of the file, with its upstream and the words that say whose it is. */
-const credentialsOf = ({ upstreams, workspaces }: Settings) =>
-  [
-    ...[...upstreams.values()].map(({ name, credential }) => [name, `upstream ${name}`, credential] as const),
-    ...[...workspaces.values()].flatMap(({ id, credentials }) =>
-      [...credentials].map(([name, own]) => [name, `workspace ${id}, upstream ${name}`, own] as const),
-    ),
-  ].flatMap(([upstream, whose, credential]) =>
-    credential === null ? [] : [{ upstream, whose, credential }],
-  );
+import type { Settings, UpstreamSettings, WorkspaceSettings } from './settings.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function configurationWarnings(settings: Settings, now: number): string[] {
   const { privacy, upstreams, workspaces } = settings;
-  const credentials = credentialsOf(settings);
+  const ofWorkspaces = new Set([...workspaces.values()].flatMap((each) => [...each.credentials.keys()]));
   const open = [...upstreams.values()]
-    .filter(({ name }) => credentials.some(({ upstream }) => upstream === name))
+    .filter(({ name, credential }) => credential !== null || ofWorkspaces.has(name))
     .flatMap(({ name, origins }) => origins.map((pattern) => ({ name, pattern })))
     .filter(({ pattern }) => hostOwners(pattern) === 'owner');
   return [
@@ -30,11 +19,9 @@ export function configurationWarnings(settings: Settings, now: number): string[]
       ? ['privacy.labelKey is not set: workspace labels change with every start']
       : ofLabelKey(settings)),
     ...(workspaces.size === 0 ? ['workspaces is empty: nobody can call'] : []),
-    ...[...workspaces.values()].flatMap((workspace) => ofKeys(workspace, now)),
-    ...credentials
-      .map(({ whose, credential }) => ({ whose, doubt: doubtOf(credential) }))
-      .filter(({ doubt }) => doubt !== null)
-      .map(({ whose, doubt }) => `${whose}: ${doubt}`),
+    ...[...workspaces.values()]
+      .filter((workspace) => hasNoValidKey(workspace, now))
+      .map(({ id }) => `workspace ${id} has no valid key: nobody can call with this workspace`),
     ...open.map(
       ({ name, pattern: { host } }) =>
         `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
@@ -100,34 +87,6 @@ export function labelKeyWeakness(key: string): string | null {
   return bits < 72 ? 'is too short or has too few different characters' : null;
 }
 
-const expiredOf = ({ keys }: WorkspaceSettings, now: number): number =>
-  keys.filter(({ expiresAt }) => expiresAt !== null && expiresAt <= now).length;
-
 /** True when no key can call with a workspace, at `now`. */
-export const hasNoValidKey = (workspace: WorkspaceSettings, now: number): boolean =>
-  expiredOf(workspace, now) === workspace.keys.length;
-
-function ofKeys(workspace: WorkspaceSettings, now: number): string[] {
-  const { id, keys } = workspace;
-  if (keys.length === 0) return [`workspace ${id} has no key: nobody can call with this workspace`];
-  const expired = expiredOf(workspace, now);
-  const all = expired === keys.length ? ': nobody can call with this workspace' : '';
-  return expired === 0 ? [] : [`workspace ${id}: ${expired} of ${keys.length} keys expired${all}`];
-}
-
-/**
- * What is wrong with a value that an upstream would probably refuse; `null` = nothing that shows. The content of a file is not known
- * here, and passes.
- */
-function doubtOf({ field, source }: UpstreamCredential): string | null {
-  const value = source.kind === 'value' ? source.value : source.kind === 'oauth' ? `${source.prefix}…` : null;
-  if (value === null) return null;
-  if (field === 'authorization' && !value.includes(' '))
-    return 'the authorization value names no scheme; most upstreams want "Bearer …"';
-  return doubts.find(({ shows }) => shows.test(value))?.says ?? null;
-}
-
-const doubts = [
-  { shows: /^(\S+) \1 /i, says: 'the value names its scheme twice' },
-  { shows: /^(?:\S+ )?(["']).*\1$/, says: 'the value has quotation marks around it, and they are sent' },
-];
+export const hasNoValidKey = ({ keys }: WorkspaceSettings, now: number): boolean =>
+  keys.every(({ expiresAt }) => expiresAt !== null && expiresAt <= now);

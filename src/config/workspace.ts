@@ -135,14 +135,8 @@ export function checkUpstreamNames(
 export interface WorkspaceSettings extends is.Frozen<ReturnType<typeof settleWorkspace>> {}
 export type WorkspaceKey = WorkspaceSettings['keys'][number];
 
-/** Settles workspaces of one file. `upstreams`: all that it describes. `folder`: where relative paths start. */
-export function workspaceSettler(upstreams: ReadonlyMap<string, UpstreamSettings>, folder: string) {
-  /** One set for all workspaces that may call each of very many upstreams. */
-  const all: ReadonlySet<string> = new Set(upstreams.keys());
-  return (id: string, written: WorkspaceInput) => settleWorkspace(id, written, { upstreams, all, folder });
-}
-
-function settleWorkspace(
+/** `upstreams`: all that the file describes, and in `all` their names. `folder`: where relative paths start. */
+export function settleWorkspace(
   id: string,
   written: WorkspaceInput,
   {

@@ -87,13 +87,11 @@ test.each([['line 1: must be a section with keys, not empty', 'text  '], ...rows
 
 const schema = z.fromJSONSchema(JSON.parse(read('../../schema/sluice.schema.json')));
 test.each(readdirSync(urlOf('good/')))(
-  'a good file gives a start and a reload the same, frozen, and fits the published JSON Schema: %s',
+  'a good file gives a start and a reload the same, and fits the published JSON Schema: %s',
   async (name) => {
     const { started, reloaded } = await settingsOf(urlOf(`good/${name}`).pathname);
     expect(reloaded).toEqual(started);
     if (started instanceof Error || reloaded instanceof Error) throw started;
-    for (const each of [...reloaded.workspaces.values(), ...reloaded.upstreams.values()])
-      expect(Object.isFrozen(each)).toBe(true);
     expect(schema.safeParse(parse(read(`good/${name}`))).error?.issues ?? []).toEqual([]);
   },
 );

@@ -198,18 +198,6 @@ describe('the messages about a configuration file', () => {
   test.each([
     ['an unknown key', 'kidn: generic', 'did you mean kind? known here: kind, '],
     ['an unknown key with one character too many', 'origin: []', 'did you mean origins? known here: '],
-    [
-      'a key of a section below',
-      'requestsPerMinute: 5',
-      'did you mean limits.requestsPerMinute? known here: ',
-    ],
-    ['a key of a section below that has a default', 'headSeconds: 5', 'did you mean timeouts.headSeconds? '],
-    [
-      'a key of one form of a section below',
-      'windows: []',
-      'did you mean speaks.windows? known here: kind, ',
-    ],
-    ['a key, or one of a section below', 'file: x', 'did you mean caFile or credential.file? known here: '],
     ['an unknown kind', 'kind: comerce', 'did you mean commerce? use one of the words given'],
     ['an unknown preset', 'speaks: gihub', 'did you mean github? use one of the words given'],
     ['the unknown preset of a dialect', 'speaks: { preset: Stripe }', 'did you mean stripe? use one of'],

@@ -134,18 +134,3 @@ test.each([
     `upstream api: limits.${words} counted by it`,
   ]),
 );
-
-test.each([
-  ['authorization: sk-1', 'the authorization value names no scheme; most upstreams want "Bearer …"'],
-  ['authorization: Bearer Bearer sk-1', 'the value names its scheme twice'],
-  ['authorization: Bearer "sk-1"', 'the value has quotation marks around it, and they are sent'],
-  ["x-api-key: 'sk-1'", 'the value has quotation marks around it, and they are sent'],
-  ['authorization: Token token="sk-1"', null],
-  ['authorization: Bearer sk-1', null],
-])('a credential that an upstream would refuse is warned of: %s', (field, doubt) => {
-  const [header, value] = field.split(': ');
-  const credential = `credential: ${JSON.stringify({ header, value })}, `;
-  expect(warningsOf(strongKey + file({ api: credential }))).toEqual(
-    doubt === null ? [] : [`upstream api: ${doubt}`],
-  );
-});
