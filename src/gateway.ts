@@ -92,8 +92,8 @@ export function createGateway(options: GatewayOptions) {
     limiter,
     ceilings,
     joinedBucketOf,
-    onReckoned: ({ admission: { ticket }, workspaceId, subject: { upstream } }, reckoned, told) =>
-      telemetry.reckoned({ requestId: ticket, workspaceId, upstream }, reckoned, told),
+    onReckoned: ({ workspaceId, subject: { upstream } }, reckoned) =>
+      telemetry.reckoned(workspaceId, upstream, reckoned),
     onFailure: failed('a limiter operation failed'),
   });
   const quotas: JoinedQuotas = new JoinedQuotas({

@@ -52,7 +52,6 @@ export class ObservedCall implements Ticket {
   #lease: Lease | null = null;
   #grantedAt = 0;
   #reckoned: Reckoned | null = null;
-  #told: Reckoned | null = null;
   /** Resolves when the stores have said what becomes of the ticket, or when that has been awaited for long enough. */
   readonly #known = Promise.withResolvers<void>();
   /** Who waits for the response; `null` = the caller has left. */
@@ -144,7 +143,7 @@ export class ObservedCall implements Ticket {
   }
 
   async would(): Promise<Reckoned | null> {
-    return (this.#told = this.#reckoned ?? (await this.#expected()));
+    return this.#reckoned ?? (await this.#expected());
   }
 
   /** What is expected of a ticket that waits, or of which nothing is known yet. */
@@ -272,7 +271,7 @@ export class ObservedCall implements Ticket {
 
   #reckon(reckoned: Reckoned): void {
     this.#reckoned = reckoned;
-    this.#parts.onReckoned(this.#call.request, reckoned, this.#told);
+    this.#parts.onReckoned(this.#call.request, reckoned);
     this.#known.resolve();
   }
 

@@ -87,7 +87,7 @@ export interface AdmissionParts {
   /** The bucket, and lane of it, into which the call's own bucket was joined; `null` = the call is in the right bucket. */
   readonly joinedBucketOf: (request: AdmissionRequest) => BucketLane | null;
   /** It is known what limits would have done with a call that is only observed. */
-  readonly onReckoned: (request: AdmissionRequest, reckoned: Reckoned, told: Reckoned | null) => void;
+  readonly onReckoned: (request: AdmissionRequest, reckoned: Reckoned) => void;
   /** Lets a store's operation run while nobody waits for it; its failure is reported. */
   readonly detached: (work: Promise<unknown>) => void;
 }

@@ -246,8 +246,8 @@ export class RunningCallRecord {
     if (outcome === 'shed' && code !== null) metrics.count('sluice_shed_total', { ...by, reason: code });
     if (heldBy !== null) metrics.count('sluice_held_refusals_total', { upstream, held_by: heldBy });
     if (this.#admittingAt !== null) {
-      metrics.observe('sluice_queue_wait_seconds', { upstream, outcome }, waitedMs, traceId);
-      metrics.observe('sluice_overhead_seconds', { upstream }, overheadMs, traceId);
+      metrics.observe('sluice_queue_wait_seconds', { upstream, outcome }, waitedMs);
+      metrics.observe('sluice_overhead_seconds', { upstream }, overheadMs);
     }
 
     const isWritten = logger.callEnded(outcome, this.workspaceId === null, () => ({
@@ -313,7 +313,7 @@ export class RunningCallRecord {
     const ms = this.#headAt - this.#sentAt;
     this.#sentAt = null;
     this.#upstreamMs += ms;
-    this.#to.metrics.observe('sluice_upstream_seconds', { upstream: this.upstream }, ms, this.traceId);
+    this.#to.metrics.observe('sluice_upstream_seconds', { upstream: this.upstream }, ms);
   }
 
   #waitEnded(now = this.#now()): void {

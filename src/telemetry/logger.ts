@@ -69,7 +69,6 @@ export class CallLogger {
   /** Monotonic milliseconds. */
   #minuteBegan = Number.NEGATIVE_INFINITY;
   #linesOfStrangers = 0;
-  #leftOut = 0;
 
   constructor(settings: LogSettings, parts: LoggerParts) {
     this.#settings = settings;
@@ -83,24 +82,14 @@ export class CallLogger {
   callEnded(outcome: CallOutcome, isStranger: boolean, fieldsOf: () => object): boolean {
     const { listeners, destination } = this.#parts;
     const isWritten = this.#wants(outcome);
-    if (isStranger && isWritten && !this.#hasRoomForStranger()) {
-      this.#leftOut += 1;
-      return false;
-    }
+    if (isStranger && isWritten && !this.#hasRoomForStranger()) return false;
     const isHeard = listeners?.isAny() === true && (isWritten || !isStranger);
     if (!isWritten && !isHeard) return true;
-    const leftOut = isStranger && this.#leftOut > 0 ? this.#leftOut : undefined;
-    if (isStranger) this.#leftOut = 0;
     const level = levelOf[outcome];
-    const line = { level, time: this.#time(), leftOut, ...fieldsOf(), message: 'call ended' };
+    const line = { level, time: this.#time(), ...fieldsOf(), message: 'call ended' };
     if (isHeard) listeners?.callEnded(line);
     if (isWritten) destination.write(`${JSON.stringify(line)}\n`);
     return true;
-  }
-
-  /** Corrects the forecast in the line of a call that was only observed; not where lines of such calls are left out. */
-  forecastMissed(fields: LogFields): void {
-    if (this.#settings.sampleSuccesses >= 1) this.log.info('forecast missed', fields);
   }
 
   /** Takes over level and sampling at once, for lines of calls that run already too. */

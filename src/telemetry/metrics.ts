@@ -1,19 +1,12 @@
 /**
  * Every `sluice_*` metric: names, labels, helps and bucket boundaries in three tables. Names and labels are an interface: dashboards depend on
- * them. Histograms carry no workspace; they take a `trace_id` as exemplar, which is written as OpenMetrics only.
+ * them. Histograms carry no workspace.
  *
  * Invariants: no label value comes from outside (labels of workspaces are ours, upstreams are configured names, the rest are
  * closed sets); the series of a label end when the label is taken back.
  */
 import { setImmediate } from 'node:timers/promises';
-import {
-  collectDefaultMetrics,
-  Counter,
-  Gauge,
-  Histogram,
-  Registry,
-  type OpenMetricsContentType,
-} from 'prom-client';
+import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { MeterName } from '../call.ts';
 import { failureReasons, heldByReasons, limitRefusals, overloadBounds, shedReasons } from '../errors.ts';
 import { packageVersion } from '../version.ts';
@@ -30,7 +23,7 @@ import {
   type ProcessPressure,
 } from './events.ts';
 
-/** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, where exemplars are shown. */
+/** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
 
 type Row<Last> = readonly [labels: string, help: string, last: Last];
@@ -191,41 +184,29 @@ const counterRows = Object.entries<Row<readonly string[] | null>>(counters).map(
 const labelsOf = (workspace: string, upstream: string): LabelValues =>
   workspace === '' ? (upstream === '' ? {} : { upstream }) : { workspace, upstream };
 
-const noExemplar = {};
-
 export class Metrics {
-  /** Of OpenMetrics, because prom-client ties exemplars to that. */
-  readonly #registry = new Registry<OpenMetricsContentType>();
+  readonly #registry = new Registry();
   readonly #counters = new Map<string, Counter>();
   readonly #gauges = new Map<Gauge, Reading>();
   readonly #histograms = new Map<string, Histogram>();
-  /** What is written, by the names under which it was registered. */
-  readonly #names: readonly string[];
   /** Upstreams on which series of a workspace's label have begun; empty names: of none. */
   readonly #begun = new Map<string, Set<string>>();
 
   /** `processMetrics`: process and Node metrics too. Off in tests. */
   constructor({ processMetrics = false }: { readonly processMetrics?: boolean } = {}) {
-    this.#registry.setContentType(Registry.OPENMETRICS_CONTENT_TYPE);
     const named = (name: string, [labels, help]: Row<unknown>) => {
       const labelNames = labels.split(' ').filter((label) => label !== '');
       return { name, help, labelNames, registers: [this.#registry] };
     };
     for (const { name, row } of counterRows) this.#counters.set(name, new Counter(named(name, row)));
     for (const [name, row] of Object.entries(gauges)) this.#gauges.set(new Gauge(named(name, row)), row[2]);
-    for (const [name, row] of Object.entries(histograms)) {
-      const options = { ...named(name, row), buckets: row[2], enableExemplars: true } as const;
-      this.#histograms.set(name, new Histogram(options));
-    }
+    for (const [name, row] of Object.entries(histograms))
+      this.#histograms.set(name, new Histogram({ ...named(name, row), buckets: row[2] }));
     this.begin('', '');
     if (processMetrics) collectDefaultMetrics({ register: this.#registry });
     // Gauges that prom-client names like counters: `promtool check metrics` refuses them.
     for (const what of ['handles', 'requests', 'resources'])
       this.#registry.removeSingleMetric(`nodejs_active_${what}_total`);
-    const metrics = this.#registry.getMetricsAsArray();
-    this.#names = metrics.map(({ name }) => name);
-    // prom-client writes `_total` behind the names of counters itself.
-    for (const metric of metrics) metric.name = metric.name.replace(/_total$/, '');
   }
 
   /** Begins the series of a workspace on an upstream, of an upstream, or of the replica; empty names: of none. */
@@ -252,15 +233,8 @@ export class Metrics {
     this.#counters.get(name)?.inc(labels, by);
   }
 
-  /** `traceId`: of a trace that exists. */
-  observe(
-    name: keyof typeof histograms,
-    labels: LabelValues,
-    ms: number,
-    traceId: string | null = null,
-  ): void {
-    const exemplarLabels = traceId === null ? noExemplar : { trace_id: traceId };
-    this.#histograms.get(name)?.observe({ labels, value: ms / 1_000, exemplarLabels });
+  observe(name: keyof typeof histograms, labels: LabelValues, ms: number): void {
+    this.#histograms.get(name)?.observe(labels, ms / 1_000);
   }
 
   /** Removes every series of a label that was taken back. */
@@ -278,22 +252,16 @@ export class Metrics {
       gauge.reset();
       for (const [labels, value] of read(scraped)) gauge.set(labels, value);
     }
-    const isOpen = format === 'openmetrics';
     const texts: string[] = [];
-    for (const name of this.#names) {
+    for (const { name } of this.#registry.getMetricsAsArray()) {
       // A hundred workspaces on thirty upstreams are 60,000 series: calls do not wait for all of them.
       await setImmediate();
-      const text = await this.#registry.getSingleMetricAsString(name);
-      texts.push(isOpen ? text : plain(text, name.endsWith('_total')));
+      texts.push(await this.#registry.getSingleMetricAsString(name));
     }
-    return isOpen
-      ? { contentType: Registry.OPENMETRICS_CONTENT_TYPE, body: `${texts.join('\n')}\n# EOF\n` }
-      : { contentType: Registry.PROMETHEUS_CONTENT_TYPE, body: `${texts.join('\n\n')}\n` };
+    const body = `${texts.join('\n')}\n`;
+    if (format === 'prometheus') return { contentType: Registry.PROMETHEUS_CONTENT_TYPE, body };
+    // What stands above the series of a counter there has the name without its ending.
+    const open = `${body.replace(/^(# \w+ \S+)_total /gm, '$1 ')}# EOF\n`;
+    return { contentType: Registry.OPENMETRICS_CONTENT_TYPE, body: open };
   }
-}
-
-/** OpenMetrics text of a metric as Prometheus text: without exemplars, and a counter has its whole name above its series, too. */
-function plain(text: string, isCounter: boolean): string {
-  const bare = text.replace(/ # \{.*$/gm, '');
-  return isCounter ? bare.replace(/^# \w+ \S+/gm, '$&_total') : bare;
 }

@@ -97,24 +97,16 @@ export class RunningTelemetry {
     return new RunningCallRecord(call, this.#reporters);
   }
 
-  /** It is known what limits would have done with a call that was only observed. `told`: the forecast in its line; `null` = it has none. */
-  reckoned(
-    call: { readonly requestId: string; readonly workspaceId: string; readonly upstream: string },
-    reckoned: Reckoned,
-    told: Reckoned | null = null,
-  ): void {
+  /** It is known what limits would have done with a call that was only observed. */
+  reckoned(workspaceId: string, upstream: string, reckoned: Reckoned): void {
     this.#guard(() => {
-      const { requestId, upstream } = call;
-      const by = { workspace: this.labels.of(call.workspaceId), upstream };
+      const by = { workspace: this.labels.of(workspaceId), upstream };
       const refusedFor = reckoned.kind === 'refuse' ? reckoned.code : null;
       // All begin with the first call, so that the first increase of each is seen.
       for (const reason of limitRefusals)
         this.#metrics.count('sluice_would_refuse_total', { ...by, reason }, reason === refusedFor ? 1 : 0);
       if (refusedFor === null)
         this.#metrics.observe('sluice_would_wait_seconds', { upstream }, reckoned.waitMs);
-      if (told === null || !differs(told, reckoned)) return;
-      const would = { would: reckoned.kind, wouldWaitMs: Math.round(reckoned.waitMs) };
-      this.#logger.forecastMissed({ requestId, ...by, ...would });
     });
   }
 
@@ -224,8 +216,3 @@ export class RunningTelemetry {
     this.#isFailureReported = true;
   }
 }
-
-/** A tenth and 150 ms apart, or one of them a refusal. */
-const differs = (told: Reckoned, reckoned: Reckoned): boolean =>
-  (told.kind === 'refuse') !== (reckoned.kind === 'refuse') ||
-  Math.abs(told.waitMs - reckoned.waitMs) > Math.max(150, reckoned.waitMs / 10);

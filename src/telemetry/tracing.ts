@@ -40,7 +40,7 @@ export interface Tracing {
  * span, which records nothing.
  */
 export class CallSpans {
-  /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
+  /** 32 hex digits when the call is sampled, else `null`: a log line must lead to a trace that exists. */
   readonly traceId: string | null;
   readonly #tracer: Tracer;
   /** The client's span; `null` = this call begins its trace. */

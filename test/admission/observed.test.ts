@@ -10,11 +10,11 @@ const roughly = (would: Reckoned | null): string =>
   would === null ? 'nothing' : `${would.kind} ${Math.round(would.waitMs / 500) / 2} s`;
 
 let all: ReturnType<typeof world>;
-let reckoned: [id: string, said: Reckoned, before: Reckoned | null][];
+let reckoned: [id: string, said: Reckoned][];
 beforeEach(() => {
   reckoned = [];
   all = world({
-    onReckoned: ({ admission }, said, before) => void reckoned.push([admission.ticket, said, before]),
+    onReckoned: ({ admission }, said) => void reckoned.push([admission.ticket, said]),
   });
 });
 afterEach(async () => {

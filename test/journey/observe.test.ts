@@ -48,23 +48,6 @@ test('every call is sent at once, refusals are passed on untouched, and response
   expect(await Promise.all(series.map((name) => metric(gateway, name)))).toEqual([7, 0, 0]);
 });
 
-test('the log corrects the forecast of a call that a later one would have gone before', async () => {
-  const world = await startWorld({
-    shopMore: '    mode: observe\n',
-    shopLimits: 'requestsPerMinute: none, maxInFlight: none, capacity: 1, leakPerSecond: 1, learn: false',
-  });
-  await world.orders('first');
-  const second = await world.orders('second');
-  const urgent = await world.orders('urgent', { headers: { priority: 'u=0' } });
-  expect([second, urgent].map(wouldOf)).toEqual(['wait', 'wait']);
-  await until(() => linesOf(world, 'forecast missed').length > 0);
-  const [missed] = linesOf(world, 'forecast missed');
-  expect(missed.requestId).toBe(second.headers.get('sluice-request-id'));
-  const line = linesOf(world, 'call ended').find(({ requestId }) => requestId === missed.requestId);
-  expect([missed.workspace, missed.upstream, missed.would]).toEqual([line.workspace, 'shop', 'wait']);
-  expect(missed.wouldWaitMs).toBeGreaterThan(line.wouldWaitMs + 500);
-});
-
 test('a breaker still answers calls that the upstream refuses for good', async () => {
   const { chat, model } = await startWorld(observed);
   model.configure({ quotaState: { 'org-sim': 'insufficient_quota', proj_sim: 'insufficient_quota' } });

@@ -17,7 +17,7 @@ describe('calls without a valid API key', () => {
         .ended({ outcome: 'rejected', status: 401, code: 'unauthenticated' });
   };
 
-  test('get ten lines a minute, whatever the sampling; the next line and a metric say how many were left out', async () => {
+  test('get ten lines a minute, whatever the sampling; a metric says how many were left out', async () => {
     for (const sampleSuccesses of [0, 1]) {
       const given = driven({ sampleSuccesses });
       strangers(given, 200);
@@ -28,8 +28,7 @@ describe('calls without a valid API key', () => {
       expect(given.lines()).toHaveLength(10);
       given.clock.advance(1);
       strangers(given, 2);
-      const leftOut = given.lines().map((line) => line['leftOut']);
-      expect(leftOut.slice(9)).toEqual([undefined, 191, undefined]);
+      expect(given.lines()).toHaveLength(12);
       const rejected = { workspace: 'none', upstream: 'none', outcome: 'rejected' };
       expect(await given.value('sluice_requests_total', rejected)).toBe(203);
     }

@@ -89,9 +89,8 @@ describe('a scrape of the metrics', () => {
   test('has exactly the published names, types, labels and, where they are a closed set, values', async () => {
     const given = driven();
     oneCall(given, 'acme');
-    const call = { requestId: 'one', workspaceId: 'acme', upstream: 'lm' };
-    given.telemetry.reckoned(call, { kind: 'wait', waitMs: 1_500 });
-    given.telemetry.reckoned(call, { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
+    given.telemetry.reckoned('acme', 'lm', { kind: 'wait', waitMs: 1_500 });
+    given.telemetry.reckoned('acme', 'lm', { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
     given.telemetry.redisCommand('append', 1);
     for (const mode of ['redis', 'local'] as const) given.telemetry.limiterMode(mode);
     given.telemetry.count('sluice_credential_renewals_total', { upstream: 'lm', outcome: 'renewed' });
