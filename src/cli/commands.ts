@@ -55,8 +55,8 @@ export const commands = {
     usage: `sluice init [--upstream NAME-OR-ORIGIN] [--config FILE]
 
 Writes a configuration with one upstream and an API key, and what is secret of it into .env
-beside it, which the other commands read. NAME is one of openai, anthropic, shopify, github (openai unless
-given); an ORIGIN is like https://api.example.com. FILE is sluice.yaml unless given.`,
+beside it, which the other commands read. NAME is openai (unless given) or shopify; an ORIGIN is
+like https://api.example.com. FILE is sluice.yaml unless given.`,
     options: { ...config, upstream: { type: 'string', short: 'u', default: 'openai' } },
     run: async (values, io) => (await import('./init.ts')).runInit(values, io),
   }),

@@ -18,8 +18,6 @@ interface FirstUpstream {
   readonly secret: string;
   /** Path behind `/via/` of a call that costs nothing, which begins with the upstream's name. */
   readonly path: string;
-  /** Further options of curl for that call. */
-  readonly options?: string;
 }
 
 const credential = (header: string, value: string): string =>
@@ -35,16 +33,6 @@ const known: Readonly<Record<string, FirstUpstream>> = {
     secret: 'OPENAI_API_KEY',
     path: 'openai/v1/models',
   },
-  anthropic: {
-    lines: [
-      'kind: language-model',
-      "origins: ['https://api.anthropic.com']",
-      credential('x-api-key', '${ANTHROPIC_API_KEY}'),
-    ],
-    secret: 'ANTHROPIC_API_KEY',
-    path: 'anthropic/v1/models',
-    options: " -H 'anthropic-version: 2023-06-01'",
-  },
   shopify: {
     lines: [
       'kind: commerce',
@@ -54,15 +42,6 @@ const known: Readonly<Record<string, FirstUpstream>> = {
     ],
     secret: 'SHOP_TOKEN',
     path: 'shop/YOUR-STORE.myshopify.com/admin/api/2026-10/shop.json',
-  },
-  github: {
-    lines: [
-      "origins: ['https://api.github.com']",
-      'speaks: github',
-      credential('authorization', 'Bearer ${GITHUB_TOKEN}'),
-    ],
-    secret: 'GITHUB_TOKEN',
-    path: 'github/rate_limit',
   },
 };
 
@@ -129,7 +108,7 @@ export async function runInit(
         : []),
       `${sluice} check --connect${option}`,
       `${sluice} serve${option}`,
-      `In another terminal: . ${source}; curl -H "Authorization: Bearer $SLUICE_KEY"${upstream.options ?? ''} http://127.0.0.1:8080/via/${upstream.path}`,
+      `In another terminal: . ${source}; curl -H "Authorization: Bearer $SLUICE_KEY" http://127.0.0.1:8080/via/${upstream.path}`,
     ];
     const list = steps.map((step, at) => `  ${at + 1}. ${step}`).join('\n');
     io.out(`${config} and ${envFile} are written. Next:\n\n${list}`);

@@ -22,7 +22,7 @@ export async function runKeysCreate(
   io: CliIo,
 ): Promise<number> {
   const fault = workspaceIdFault(workspace);
-  if (fault !== null) throw new UsageError(`The workspace name ${fault}. Use 1 to 128 printable characters.`);
+  if (fault !== null) throw new UsageError(`The workspace name ${fault}.`);
   const expiresAt = expires === undefined ? null : readInstant(expires);
   if (expires !== undefined && expiresAt === null)
     throw new UsageError('--expires is not a date. Write 2027-01-01T00:00:00Z or 2027-01-01.');

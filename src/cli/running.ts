@@ -66,22 +66,11 @@ export async function runControl(
 }
 
 /** What a line of `tail` shows of the log's fields (`telemetry/call-record.ts`). */
-const endedCall = z.object({
-  time: z.string(),
-  workspace: z.string(),
-  upstream: z.string(),
-  method: z.string(),
-  outcome: z.string(),
-  status: z.number(),
-  code: z.string().nullable(),
-  heldBy: z.string().nullable(),
-  reason: z.string().nullable(),
-  waitedMs: z.number(),
-  heldMs: z.record(z.string(), z.number()).optional(),
-  attempts: z.number(),
-  absorbed: z.number(),
-  durationMs: z.number(),
-});
+type EndedCallLine = Readonly<
+  Record<'time' | 'workspace' | 'upstream' | 'method' | 'outcome', string> &
+    Record<'status' | 'waitedMs' | 'attempts' | 'absorbed' | 'durationMs', number> &
+    Record<'code' | 'heldBy' | 'reason', string | null>
+> & { readonly heldMs?: Readonly<Record<string, number>> };
 
 /**
  * Prints each call that ends, as one line. Ends when the stream does, or when nobody reads its lines any more: exit code 0; 1 where there
@@ -97,7 +86,7 @@ export async function runTail(
   const events = body.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
   try {
     for await (const { event, data } of events)
-      if (event === 'call') io.out(json ? JSON.stringify(JSON.parse(data)) : lineOf(JSON.parse(data)));
+      if (event === 'call') io.out(json ? data : lineOf(JSON.parse(data) as EndedCallLine));
   } catch {
     // A process that ends cuts its connections.
   }
@@ -106,10 +95,7 @@ export async function runTail(
 }
 
 /** As `12:00:05 200 ok openai w_0123456789abcdef POST 1.2 s (waited 0.9 s [closed 0.9 s], 2 attempts, 1 absorbed)`. */
-export function lineOf(said: unknown): string {
-  const { data: call } = endedCall.safeParse(said);
-  // Of another version of Sluice.
-  if (call === undefined) return JSON.stringify(said);
+export function lineOf(call: EndedCallLine): string {
   const causes = Object.entries(call.heldMs ?? {}).map(([cause, ms]) => `${cause} ${duration(ms)}`);
   const held = causes.length === 0 ? '' : ` [${causes.join(', ')}]`;
   const why = [
@@ -217,9 +203,9 @@ export function picture(
     ...(rows.length === 0 ? ['No workspace has called.'] : table(heads, rows.map(rowOf))),
   ];
   if (screen === null) return lines.join('\n');
-  const { columns, rows: height } = screen;
   // The last line of a screen stays free for the cursor.
-  const hidden = lines.splice(Math.max(1, height - 2)).length;
-  if (hidden > 0) lines.push(`… ${hidden} more lines: sluice top --once`);
-  return lines.map((line) => (line.length > columns ? `${line.slice(0, columns - 1)}…` : line)).join('\n');
+  return lines
+    .slice(0, screen.rows - 1)
+    .map((line) => line.slice(0, screen.columns))
+    .join('\n');
 }

@@ -20,38 +20,21 @@ export interface OriginPattern {
 }
 
 const fault = (reason: string, fix: string): Fault => ({ reason, fix });
-const example = 'write scheme and host only, such as https://api.example.com';
+const example = 'write scheme and host only, such as https://api.example.com or https://*.example.com';
 
-/** What must not stand behind the scheme. */
-const misplaced: readonly (readonly [form: RegExp, reason: string, fix: string])[] = [
-  [/@/, 'holds user information', `${example}; credentials belong in credential`],
-  [/#/, 'has a fragment', example],
-  [/\?/, 'has a query', example],
-  [/\//, 'has a path', `${example}; the path comes with each call`],
-  [/(?!^)\*|^\*(?!\.)/, 'has a wildcard that is not one whole leading label', 'write https://*.example.com'],
-];
+/** Scheme, perhaps `*.`, host and perhaps a port: no user information, path, query or fragment; a lone `/` at the end is accepted. */
+const form = /^(https?):\/\/(\*\.)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([1-9][0-9]{0,4}))?\/?$/i;
 
-/**
- * Parses one origin. A lone `/` at the end is accepted, any other path is not. The host comes back as WHATWG `URL`
- * spells it (lower case, IPv6 in brackets); for a wildcard it is the part after `*.`.
- */
+/** Parses one origin. The host comes back as WHATWG `URL` spells it (lower case, IPv6 in brackets), without `*.`. */
 function readOrigin(text: string): OriginPattern | Fault | null {
-  const [, written = '', behind = ''] = /^([a-z][a-z0-9+.-]*):\/\/(.*)$/i.exec(text) ?? [];
-  if (written === '') return null;
-  const scheme = written.toLowerCase();
-  if (scheme !== 'https' && scheme !== 'http') return fault('has a scheme other than https or http', example);
-  const rest = behind.replace(/\/$/, '');
-  for (const [form, reason, fix] of misplaced) if (form.test(rest)) return fault(reason, fix);
-  const wildcard = rest.startsWith('*.');
-  const hostAndPort = wildcard ? rest.slice(2) : rest;
-  const [, host, port] = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([1-9][0-9]{0,4}))?$/i.exec(hostAndPort) ?? [];
-  const url = URL.parse(`${scheme}://${hostAndPort}`);
-  if (host === undefined || url === null)
-    return fault('has a host or port that cannot be used', `${example}; write international names as xn--…`);
-  const { hostname } = url;
+  const [, written = '', star, host = '', port] = form.exec(text) ?? [];
+  const scheme = written.toLowerCase() === 'http' ? 'http' : 'https';
+  const hostname = URL.parse(`${scheme}://${host}:${port ?? usualPorts[scheme]}`)?.hostname;
+  if (host === '' || hostname === undefined) return null;
   if (hostname.endsWith('.')) return fault('has a host that ends with a dot', 'leave the last dot out');
   if (hostname !== host.toLowerCase())
     return fault('spells an address in an unusual way', `write it as ${scheme}://${hostname}`);
+  const wildcard = star !== undefined;
   if (wildcard && literalAddress(hostname) !== null)
     return fault('has a wildcard before an address', 'write the address without *.');
   return { scheme, host: hostname, wildcard, port: port === undefined ? usualPorts[scheme] : Number(port) };
@@ -60,7 +43,7 @@ function readOrigin(text: string): OriginPattern | Fault | null {
 const usualPorts = { https: 443, http: 80 } as const;
 
 /** An origin to which calls of an upstream may go. */
-export const origin = readText(fault('is not an absolute origin', example), readOrigin).describe(
+export const origin = readText(fault('is not scheme and host of an origin', example), readOrigin).describe(
   'scheme://host[:port]; one leading "*." stands for exactly one label.',
 );
 

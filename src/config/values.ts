@@ -130,21 +130,21 @@ export const secretLike = (form: RegExp, reason: string) =>
 
 /** Why a text cannot be sent as a field value (Node refuses such values by throwing at send time). */
 export function fieldValueFault(value: string): string | null {
-  if (/[\r\n]/.test(value)) return 'holds a line break';
-  if (/\p{Cc}/u.test(value)) return 'holds a control character';
-  if (/[^ -\u00ff]/.test(value)) return 'holds a character that HTTP fields cannot carry';
+  if (/\p{Cc}|[^ -\u00ff]/u.test(value))
+    return 'holds a line break or a character that HTTP fields cannot carry';
   return value.trim() === value ? null : 'starts or ends with a blank';
 }
 
-/** Why a workspace id cannot be used: it has 1 to 128 printable characters, no blank at either end. */
-export function workspaceIdFault(id: string): string | null {
-  if (id === '') return 'is empty';
-  if (id.length > 128) return 'is longer than 128 characters';
-  // The one name that an object cannot have as a key of its own like any other: such a workspace would vanish on its way.
-  if (id === '__proto__') return noName.reason;
-  if (/[\p{C}\p{Zl}\p{Zp}]/u.test(id)) return 'holds a character that cannot be printed';
-  return id.trim() === id ? null : 'starts or ends with a blank';
-}
+/**
+ * Why a workspace id cannot be used. `__proto__` is the one name that an object cannot have as a key of its own like any other: such a
+ * workspace would vanish on its way.
+ */
+export const workspaceIdFault = (id: string): string | null =>
+  id === '__proto__'
+    ? noName.reason
+    : /^(?!\s)[^\p{C}\p{Zl}\p{Zp}]{1,128}(?<!\s)$/u.test(id)
+      ? null
+      : 'has a blank at either end, or is not 1 to 128 printable characters';
 
 /** Milliseconds since the epoch of `2027-01-01`, or of a date and time with `Z` or an offset; `null` for anything else. */
 export function readInstant(text: string): number | null {

@@ -17,7 +17,7 @@ const init = (name = 'sluice.yaml', env = {}, ...more: readonly string[]) =>
   ran(['init', '--config', file(name), ...more], { env });
 const check = (env = {}) => ran(['check', '--config', file('sluice.yaml')], { env });
 
-test.each(['openai', 'anthropic', 'shopify', 'github', 'https://api.example.com'])(
+test.each(['openai', 'shopify', 'https://api.example.com'])(
   'a first configuration for %s is usable once its credential is filled in',
   async (upstream) => {
     const { code, out } = await init('sluice.yaml', {}, '--upstream', upstream);

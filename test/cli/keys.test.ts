@@ -91,9 +91,9 @@ describe('sluice keys create', () => {
 
   test.each([
     ['', null, 'is missing'],
-    ['x'.repeat(129), null, 'longer than 128'],
-    ['a\nb', null, 'cannot be printed'],
-    [' a', null, 'starts or ends with a blank'],
+    ['x'.repeat(129), null, '1 to 128 printable'],
+    ['a\nb', null, '1 to 128 printable'],
+    [' a', null, 'has a blank at either end'],
     ['acme', 'soon', 'not a date'],
     ['acme', '2026-02-31', 'not a date'],
     ['acme', '2020-01-01', 'in the past'],

@@ -116,7 +116,6 @@ describe('top keeps to a screen', () => {
   test('with the worst first, and all of it where there is no screen', () => {
     const cut = shown(30, { columns: 80, rows: 24 });
     expect(cut).toMatch(/^ {2}api-29 {2}No: calls refused$/m);
-    expect(cut).toMatch(/… \d+ more lines: sluice top --once$/);
     expect(shown(30, null).split('\n').length).toBeGreaterThan(60);
     expect(shown(1, null)).toMatch(/ absorbed {2}refused\n.* 0 {9}5$/);
   });
