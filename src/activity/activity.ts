@@ -96,23 +96,21 @@ export class Activity {
     const hour = await this.#parts.recorder.hour();
     const all = await this.#all(hour);
     const lanes = this.#shown(hour, minutesOf(windowMs));
-    const rows = new Map<string, (LaneActivity | Recent)[]>();
-    const add = (label: string, shown: LaneActivity | Recent) => {
-      const row = rows.get(label) ?? [];
-      rows.set(label, row);
-      row.push(shown);
-    };
+    const rows: { readonly label: string; readonly row: LaneActivity | Recent }[] = [];
     for (const lane of lanes) {
       const { label, upstream, cell, workspaceId } = lane;
-      if (workspaceId === null) add(label, { upstream, recent: cell.recent });
-      else add(label, await this.#lane(workspaceId, lane, all.upstreams, hour));
+      const own = workspaceId === null ? null : await this.#lane(workspaceId, lane, all.upstreams, hour);
+      rows.push({ label, row: own ?? { upstream, recent: cell.recent } });
     }
     for (const upstream of hour.names().keys()) {
       const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
       const cell = upstream.includes(' ') ? null : without(hour.sum(upstream, minutesOf(windowMs)), own);
-      if (cell !== null) add('other', { upstream, recent: cell.recent });
+      if (cell !== null) rows.push({ label: 'other', row: { upstream, recent: cell.recent } });
     }
-    const workspaces = Array.from(rows, ([workspace, upstreams]) => ({ workspace, upstreams }));
+    const workspaces = Array.from(
+      Map.groupBy(rows, ({ label }) => label),
+      ([workspace, own]) => ({ workspace, upstreams: own.map(({ row }) => row) }),
+    );
     return { ...all, ...frameOf(hour, windowMs), workspaces };
   }
 

@@ -197,12 +197,6 @@ interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'nex
   readonly why: string;
 }
 
-const found = (
-  [rank, tone, text, why]: readonly [rank: number, tone: Tone, text: string, why: string],
-  heldBy: string,
-  wrongNow: string,
-  ...next: readonly Next[]
-): Finding => ({ rank, tone, text, why, heldBy, wrongNow, next });
 /** That of an API which asked us to stop; and from this one on findings are no trouble. */
 const closedRank = 10;
 const calmRank = 16;
@@ -235,7 +229,14 @@ function findingOf(api: UpstreamState, now: number): Finding {
   const { upstream, condition, recent, lastHour, waiting, growth } = api;
   const since = `since ${clock(recent.since)}`;
   const refusedNow = refusedText(recent.refused, since);
+  const callsNow = `${waits(api)} ${refusedNow}`;
   const place = { text: 'Its limits and traffic', place: `#${upstream}` };
+  const found = (
+    [rank, tone, text, why]: readonly [rank: number, tone: Tone, text: string, why: string],
+    heldBy: string,
+    wrongNow = callsNow,
+    next: readonly Next[] = [sender, place],
+  ): Finding => ({ rank, tone, text, why, heldBy, wrongNow, next });
   if (condition.kind === 'refusing') {
     const { status, said, retryInMs } = condition;
     const isBroke = status === 402 || outOfCredit.test(said ?? '');
@@ -245,22 +246,22 @@ function findingOf(api: UpstreamState, now: number): Finding {
       [2, 'red', `No: ${short}`, why],
       `The provider refuses every call since ${clock(condition.since)} (${said ?? `status ${status}`}).`,
       `${refusedText(lastHour.answeredInstead, 'for it in the last hour')} Sluice asks again with one call in ${duration(retryInMs)}.`,
-      { text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` },
+      [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
     );
   }
   if (condition.kind === 'credential_ended')
     return found(
       [3, 'red', 'No: credential ended', 'its credential has ended'],
       `It could not be renewed, and ended at ${clock(now - condition.sinceMs)}.`,
-      waits(api),
-      connect('See why'),
+      callsNow,
+      [connect('See why')],
     );
   if (condition.kind === 'paused')
     return found(
       [4, recent.refused > 0 ? 'red' : 'amber', 'No: paused', 'an operator paused it'],
       `The pause since ${clock(condition.since)}. It ends by itself at ${clock(now + condition.ms, 'medium')}.`,
-      `${waits(api)} ${refusedNow}`,
-      { text: 'Go on now', command: `sluice resume --upstream ${upstream}` },
+      callsNow,
+      [{ text: 'Go on now', command: `sluice resume --upstream ${upstream}` }],
     );
   if (condition.kind === 'observing') {
     const room = growth === null ? 'no limit holds a call' : (roomText(growth) ?? 'would be full');
@@ -270,15 +271,15 @@ function findingOf(api: UpstreamState, now: number): Finding {
     return found(
       [5.5, 'red', 'No: calls fail', 'it cannot be reached, or breaks calls off'],
       'No limit. The log names the reason of each call that failed.',
-      `${calls(recent.failed)} failed ${since}. ${refusedNow} ${waits(api)}`,
-      connect('Can it be reached?'),
+      `${calls(recent.failed)} failed ${since}. ${callsNow}`,
+      [connect('Can it be reached?')],
     );
   if (recent.errors >= errorsOnly && recent.succeeded === 0)
     return found(
       [5.7, 'red', 'No: only errors', 'it answers every call with an error'],
       'No limit. The log has the status of each call.',
-      `${calls(recent.errors)} ended so ${since}. ${refusedNow} ${waits(api)}`,
-      connect('Does it take the credential?'),
+      `${calls(recent.errors)} ended so ${since}. ${callsNow}`,
+      [connect('Does it take the credential?')],
     );
   // What refuses calls now is told by the refusals of now, not by the more of them an hour ago.
   const cause = mainCause(recent.refused > 0 ? recent.heldBy : lastHour.heldBy);
@@ -289,27 +290,19 @@ function findingOf(api: UpstreamState, now: number): Finding {
     const why = byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused';
     const asked = `${whoseLimit}; ${count.format(recent.calls)} were asked for in the last minute.`;
     const wrongNow = `${refusedNow} ${waits(api)}`;
-    return { ...found([6, 'red', 'No: calls refused', why], asked, wrongNow, sender, place), ...beside };
+    return { ...found([6, 'red', 'No: calls refused', why], asked, wrongNow), ...beside };
   }
   if (condition.kind === 'closed') {
     const why = `it asked us to stop until ${clock(now + condition.ms, 'medium')}`;
     const text = `Not for ${duration(Math.max(1_000, condition.ms))}`;
-    return found(
-      [closedRank, 'amber', text, why],
-      throttleText(api),
-      `${waits(api)} None are refused.`,
-      place,
-    );
+    return found([closedRank, 'amber', text, why], throttleText(api));
   }
   // What an operator's pause refused says nothing of limits when it is over.
   if (lastHour.refused > (lastHour.heldBy.paused ?? 0)) {
     const at = lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`;
     const why = `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${at}`;
     const wrongNow = `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`;
-    return {
-      ...found([13, 'amber', 'No: calls were refused', why], `${whoseLimit}.`, wrongNow, sender, place),
-      ...beside,
-    };
+    return { ...found([13, 'amber', 'No: calls were refused', why], `${whoseLimit}.`, wrongNow), ...beside };
   }
   if (growth === null) {
     const text = lastHour.calls === 0 ? 'Not known yet' : 'Not known: no limit stated';
@@ -323,8 +316,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
     limit?.owner === 'ceiling'
       ? ['No: your ceiling', `a workspace is at your ceiling${isWaiting}`]
       : ['No: full', `it is full${isWaiting}`];
-  const heldBy = `${whose(limit, upstream)}.`;
-  return found([11, 'amber', text, why], heldBy, `${waits(api)} None are refused.`, sender, place);
+  return found([11, 'amber', text, why], `${whose(limit, upstream)}.`);
 }
 
 /** A few words about one API, or about what one workspace meets there. */

@@ -27,11 +27,16 @@ type CellField = string;
 /** Calls that met no room: those refused for lack of it or of time, and throttled responses that reached clients. */
 const refusedFields = [...roomRefusals, 'throttled'] as const;
 
+/** What was counted, and the arrivals in each of the minute's 60 seconds. */
+export interface Counted {
+  readonly counts: Readonly<Record<CellField, number>>;
+  readonly seconds: ArrayLike<number>;
+}
+
 export class Cell {
   /** Number of the minute since the Unix epoch. */
   readonly minute: number;
   readonly counts: Record<CellField, number> = {};
-  /** Arrivals in each of the minute's 60 seconds. */
   readonly seconds = new Uint32Array(60);
   /** Whose calls were counted, on this replica; `null` = those of several, or others'. Stays in this process. */
   readonly workspaceId: string | null;
@@ -49,8 +54,13 @@ export class Cell {
     this.counts[field] = field === 'waitMaxMs' ? Math.max(this.of(field), by) : this.of(field) + by;
   }
 
+  /** What other replicas are told. */
+  toJSON(): Counted {
+    return { counts: this.counts, seconds: [...this.seconds] };
+  }
+
   /** Adds what was counted elsewhere. */
-  addAll({ counts, seconds }: Pick<Cell, 'counts'> & { readonly seconds: ArrayLike<number> }): void {
+  addAll({ counts, seconds }: Counted): void {
     for (const [field, n] of Object.entries(counts)) this.add(field, n);
     for (let i = 0; i < 60; i++) this.seconds[i] = (this.seconds[i] ?? 0) + (seconds[i] ?? 0);
   }
@@ -120,20 +130,11 @@ export class Cell {
     return Object.fromEntries(counted) as Partial<Record<Name, number>>;
   }
 
-  /**
-   * The wait that a `share` (0 to 1) of the calls did not exceed, milliseconds: the upper bound of its histogram bucket, at
-   * most the longest wait, and at most what each of the others can have waited if they share the sum of all waits.
-   */
+  /** The wait that a `share` (0 to 1) of the calls did not exceed, milliseconds: the upper bound of its histogram bucket, or the longest wait. */
   #waitOf(share: number): number {
-    const total = this.of('ended');
-    if (total === 0) return 0;
     let seen = 0;
-    const found = waitFields.find(({ field }) => (seen += this.of(field)) >= share * total);
-    return Math.min(
-      found?.bound ?? Infinity,
-      this.of('waitMaxMs'),
-      this.of('waitSumMs') / ((1 - share) * total),
-    );
+    const found = waitFields.find(({ field }) => (seen += this.of(field)) >= share * this.of('ended'));
+    return Math.min(found?.bound ?? Infinity, this.of('waitMaxMs'));
   }
 }
 

@@ -65,30 +65,19 @@ function summary({ server, redis, upstreams, workspaces }: Settings): string[] {
 }
 
 function upstreamLine({ name, kind, mode, origins, credential, limits }: UpstreamSettings): string {
+  const { requestsPerMinute, requestsPerDay, maxInFlight } = limits;
   const parts = [
-    ...(mode === 'observe' ? ['observed: no limit holds a call'] : []),
     origins.map(originText).join(' '),
     `credential: ${credential?.field ?? "the client's own"}`,
-    `ceiling: ${limits.requestsPerMinute ?? 'none'}/min ${limits.requestsPerDay ?? 'none'}/day`,
-    ...(limits.maxInFlight === null ? [] : [`in flight: ${limits.maxInFlight}`]),
-    ...(limits.maxInFlightTotal === null ? [] : [`in flight of all: ${limits.maxInFlightTotal}`]),
+    `ceiling: ${requestsPerMinute ?? 'none'}/min ${requestsPerDay ?? 'none'}/day`,
+    `in flight: ${maxInFlight ?? 'any number'}`,
+    mode,
   ];
   return `  ${name} (${kind}): ${parts.join(', ')}`;
 }
 
-function workspaceLine({ id, keys, upstreams, weight, ...ceilings }: WorkspaceSettings): string {
-  const own = [
-    ...[...ceilings.requestsPerMinute].map(([name, limit]) => `${name} ${limit ?? 'none'}/min`),
-    ...[...ceilings.requestsPerDay].map(([name, limit]) => `${name} ${limit ?? 'none'}/day`),
-  ];
-  const parts = [
-    keys.length === 1 ? '1 key' : `${keys.length} keys`,
-    `may call: ${[...upstreams].join(' ')}`,
-    ...(own.length === 0 ? [] : [`own ceilings: ${own.join(' ')}`]),
-    ...(weight === 1 ? [] : [`weight: ${weight}`]),
-  ];
-  return `  ${id}: ${parts.join(', ')}`;
-}
+const workspaceLine = ({ id, keys, upstreams }: WorkspaceSettings): string =>
+  `  ${id}: ${keys.length} ${keys.length === 1 ? 'key' : 'keys'}, may call: ${[...upstreams].join(' ')}`;
 
 const ok = (text: string): string => `ok:     ${text}`;
 const failed = (text: string): string => `FAILED: ${text}`;

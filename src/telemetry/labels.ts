@@ -10,27 +10,25 @@
  */
 import type { Clock } from '../clock.ts';
 import { workspaceLabel } from '../identity.ts';
+import { minuteMs } from '../time-units.ts';
 
 /** Label of every workspace beyond the cap. */
 const otherLabel = 'other';
 /** Label of calls whose workspace is not known (not authenticated); also the upstream of calls without a route. */
 export const noneLabel = 'none';
 
-export interface LabelOptions {
-  /** Labels held at a time. Default 100. */
-  readonly limit?: number;
-  /** Idle time after which a label may be given to another workspace, milliseconds. Default 15 minutes: longer than Prometheus looks back for a stale series. */
-  readonly idleMs?: number;
-  /** Called when a label is taken back: its series must go. */
-  readonly onRelease?: (label: string) => void;
-}
-
 export type Labels = ReturnType<typeof createLabels>;
 
-/** Label cache of one process. Map order is order of last activity, so the idlest slot is always the first. */
-export function createLabels(labelKey: string, clock: Clock, options: LabelOptions = {}) {
-  const limit = options.limit ?? 100;
-  const idleMs = options.idleMs ?? 15 * 60_000;
+/**
+ * Label cache of one process. Map order is order of last activity, so the idlest slot is always the first.
+ * @param options labels held at a time; idle time after which a label may be given to another workspace, milliseconds (longer than
+ *   Prometheus looks back for a stale series); called when a label is taken back, because its series must go
+ */
+export function createLabels(
+  labelKey: string,
+  clock: Clock,
+  { limit = 100, idleMs = 15 * minuteMs, onRelease = (_label: string): void => {} } = {},
+) {
   const slots = new Map<string, { readonly label: string; readonly lastActive: number }>();
 
   function freeIdlest(now: number): boolean {
@@ -48,7 +46,7 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
 
   function giveUp(workspaceId: string): void {
     const label = slots.get(workspaceId)?.label;
-    if (slots.delete(workspaceId) && label !== undefined) options.onRelease?.(label);
+    if (slots.delete(workspaceId) && label !== undefined) onRelease(label);
   }
 
   const labels = {
@@ -86,8 +84,6 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
         take(id, now);
       }
     },
-    /** Workspaces that hold a label now. */
-    holders: (): Iterable<string> => slots.keys(),
     holds: (workspaceId: string): boolean => slots.has(workspaceId),
   };
   return labels;

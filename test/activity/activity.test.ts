@@ -20,13 +20,6 @@ const hourOf = async (recorder: Recorder, workspaceId: string, minutes = 60) => 
 };
 
 describe('the recorder of activity', () => {
-  test('states no longer wait of the quicker half than the sum of all waits leaves', async () => {
-    const recorder = recorderAt(settableClock());
-    for (const waitedMs of [0.1, 0.1, 0.1, 0.1, 4]) recorder.ended('acme', 'lm', ended({ waitedMs }));
-    const { recent } = await hourOf(recorder, 'acme');
-    expect(recent.waitMs).toEqual({ mean: 1, p50: 2, p95: 4, max: 4 });
-  });
-
   test('keeps an hour, minute by minute, and no longer', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);

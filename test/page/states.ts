@@ -171,7 +171,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   failing: {
     says: /^No for shop: it cannot be reached, or breaks calls off\. Yes for 2 of 3\./,
-    wrongNow: /40.calls failed since \d\d:\d\d.UTC\. None are refused\. None wait\./,
+    wrongNow: /40.calls failed since \d\d:\d\d.UTC\. None wait\. None are refused\./,
     tone: 'red',
     last: ({ play }) => play({ workspace: 'canary-2', upstream: 'shop', end: 'failed', times: 40 }),
   },

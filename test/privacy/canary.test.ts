@@ -141,7 +141,10 @@ beforeAll(async () => {
   seen['Redis'] = await dump(client);
   // The one that leaves publishes what it saw; the one that stays shows it.
   await one.close();
-  await until(async () => (await client.keys('sluice:{activity}:4:*:live')).length >= 2);
+  await until(async () => {
+    const [live = ''] = await client.keys('sluice:{activity}:5:*:live');
+    return (await client.hlen(live)) >= 2;
+  });
   const admin = `http://127.0.0.1:${two.adminAddress.port}`;
   for (const path of ['/metrics', '/activity', '/activity?window=1h', '/', '/nowhere'])
     seen[path] = await read(admin + path);
@@ -320,7 +323,7 @@ test('the canary calls end in every way, and every store and output has somethin
   expect(seen).toMatchObject({
     'page events': expect.stringContaining('event: workspaces'),
     'commands to Redis': expect.stringContaining('sluice:{activity}'),
-    'activity in Redis': expect.stringContaining('sluice:{activity}:4:'),
+    'activity in Redis': expect.stringContaining('sluice:{activity}:5:'),
     spans: expect.stringContaining('sluice.workspace'),
     '/metrics': expect.stringContaining('sluice_requests_total{'),
     '/activity': expect.stringContaining('"replicas":2'),

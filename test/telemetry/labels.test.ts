@@ -18,7 +18,7 @@ describe('a workspace label', () => {
       new Set(['other']),
     );
     expect(labels.of('ws-0')).toBe(first[0]);
-    expect([...labels.holders()]).toHaveLength(100);
+    expect(first.every((_, i) => labels.holds(`ws-${i}`))).toBe(true);
   });
 
   /** Labels for so many workspaces, which are idle after a minute. */
@@ -43,7 +43,7 @@ describe('a workspace label', () => {
 
   const prefer = (labels: ReturnType<typeof createLabels>, busy: Readonly<Record<string, number>>) => {
     labels.prefer(new Map(Object.entries(busy)));
-    return [...labels.holders()];
+    return ['holder', 'first', 'least', 'late', 'a', 'b', 'c', 'd'].filter((id) => labels.holds(id));
   };
 
   test('goes from the least busy workspace to a clearly busier one, without the old series', () => {
@@ -65,7 +65,7 @@ describe('a workspace label', () => {
   });
 
   test('is given to the busiest first while there are labels left', () =>
-    expect(prefer(few(2).labels, { a: 1, b: 8, c: 3, d: 9 })).toEqual(['d', 'b']));
+    expect(prefer(few(2).labels, { a: 1, b: 8, c: 3, d: 9 })).toEqual(['b', 'd']));
 });
 
 test('a digest for shared keys differs by purpose, key and boundary between parts, and by nothing else', () => {
