@@ -222,7 +222,8 @@ const waits = ({ waiting, oldestMs, maxWaitMs }: UpstreamState): string =>
 const refusedText = (n: number, when: string): string =>
   n === 0 ? 'None are refused.' : `${calls(n)} ${n === 1 ? 'was' : 'were'} refused ${when}.`;
 
-const connect = (text: string): Next => ({ text, command: 'sluice check --connect' });
+const reasons: Next = { text: 'Why does each call fail?', command: 'sluice tail' };
+const redis: Next = { text: 'Why is Redis away?', command: 'curl http://127.0.0.1:9090/readyz' };
 const sender: Next = { text: 'Who sends most?', place: '#workspaces' };
 
 function findingOf(api: UpstreamState, now: number): Finding {
@@ -254,7 +255,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
       [3, 'red', 'No: credential ended', 'its credential has ended'],
       `It could not be renewed, and ended at ${clock(now - condition.sinceMs)}.`,
       callsNow,
-      [connect('See why')],
+      [reasons],
     );
   if (condition.kind === 'paused')
     return found(
@@ -272,14 +273,14 @@ function findingOf(api: UpstreamState, now: number): Finding {
       [5.5, 'red', 'No: calls fail', 'it cannot be reached, or breaks calls off'],
       'No limit. The log names the reason of each call that failed.',
       `${calls(recent.failed)} failed ${since}. ${callsNow}`,
-      [connect('Can it be reached?')],
+      [reasons],
     );
   if (recent.errors >= errorsOnly && recent.succeeded === 0)
     return found(
       [5.7, 'red', 'No: only errors', 'it answers every call with an error'],
       'No limit. The log has the status of each call.',
       `${calls(recent.errors)} ended so ${since}. ${callsNow}`,
-      [connect('Does it take the credential?')],
+      [reasons],
     );
   // What refuses calls now is told by the refusals of now, not by the more of them an hour ago.
   const cause = mainCause(recent.refused > 0 ? recent.heldBy : lastHour.heldBy);
@@ -341,7 +342,7 @@ function ofSluice({ limiter, whenDown, sheddingShare }: SluiceState): [number, A
       'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.';
     const heldBy = whenDown === 'deny' ? 'Your redis.whenDown: deny.' : never;
     const sentence = 'No: Redis is away and Sluice refuses all calls.';
-    return [1, said(['red', sentence], heldBy, `Calls are refused since ${since}.`, connect('See why'))];
+    return [1, said(['red', sentence], heldBy, `Calls are refused since ${since}.`, redis)];
   }
   if (sheddingShare > 0) {
     const heldBy = `This replica refuses ${Math.ceil(sheddingShare * 100)}${nbsp}% of new calls.`;
@@ -352,7 +353,7 @@ function ofSluice({ limiter, whenDown, sheddingShare }: SluiceState): [number, A
   const heldBy = `Since ${since} each replica keeps to its share of every limit.`;
   const wrongNow =
     'Calls pass, at a share of each limit. Where calls in flight are capped, as to shops, none leaves for the first 15 s.';
-  return [9, said(['amber', 'Not now: Redis is away.'], heldBy, wrongNow, connect('See why'))];
+  return [9, said(['amber', 'Not now: Redis is away.'], heldBy, wrongNow, redis)];
 }
 
 /** `''` = the latest configuration is in use. */

@@ -68,15 +68,13 @@ like https://api.example.com. FILE is sluice.yaml unless given.`,
   }),
   check: define({
     purpose: 'check a configuration',
-    usage: `sluice check [--config FILE] [--connect] [--against FILE.har]
+    usage: `sluice check [--config FILE] [--against FILE.har]
 
 Checks a configuration and prints a summary without secrets. Exit code 1 and every
 problem with its line when it cannot be used.
---connect also tries Redis, origins and credentials, and says what came of each: one GET
-per origin and credential. Exit code 1 when one failed.
 --against names every recorded response that the upstream's description does not explain.
 Exit code 1 when there is one.`,
-    options: { ...config, connect: { type: 'boolean', default: false }, against: { type: 'string' } },
+    options: { ...config, against: { type: 'string' } },
     run: async (values, io) => (await import('./check.ts')).runCheck(values, io),
   }),
   learn: define({

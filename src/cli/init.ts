@@ -106,7 +106,7 @@ export async function runInit(
       ...(present[upstream.secret] === undefined
         ? [`Write the credential of the upstream into ${envFile}: ${upstream.secret}=…`]
         : []),
-      `${sluice} check --connect${option}`,
+      `${sluice} check${option}`,
       `${sluice} serve${option}`,
       `In another terminal: . ${source}; curl -H "Authorization: Bearer $SLUICE_KEY" http://127.0.0.1:8080/via/${upstream.path}`,
     ];

@@ -3,7 +3,7 @@
  * Keeps: at every instant the path names a complete file, the one before or the next; a change that somebody else made since
  * it was read is not overwritten. A text handed to `replaceTokenFile` is on the disk when that has resolved with true.
  */
-import { access, constants, open, readFile, realpath, rename, rm, stat } from 'node:fs/promises';
+import { open, readFile, realpath, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/values.ts';
@@ -89,13 +89,6 @@ export async function replaceTokenFile(
     await rm(next, { force: true }).catch(() => {});
   }
 }
-
-/** True when a file may be created beside this one. */
-export const canReplace = ({ realPath }: ReadFile): Promise<boolean> =>
-  access(dirname(realPath), constants.W_OK).then(
-    () => true,
-    () => false,
-  );
 
 /** The refresh token in the text of a file: the token alone, or JSON with the name of RFC 6749 §5.1; `null` = there is none. */
 export function refreshTokenIn(text: string): string | null {

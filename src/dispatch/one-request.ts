@@ -1,14 +1,13 @@
 /**
- * Single requests beside those of calls: to a token endpoint, and to the origins that `sluice check --connect` tries. Each has a
- * connection of its own, guarded as those of calls are; no redirect is followed, so that a secret goes to the configured place only.
+ * Single requests to a token endpoint, beside those of calls. Each has a connection of its own, guarded as those of calls are; no redirect
+ * is followed, so that a secret goes to the configured place only.
  */
 import type { Readable } from 'node:stream';
-import type { InjectedField } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { SendTokenRequest } from '../credentials/token-endpoint.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { createAgents, type AgentParts } from './agents.ts';
-import { bodyError, failureWords, TransportError } from './transport-error.ts';
+import { bodyError, TransportError } from './transport-error.ts';
 import { Transport, type TransportAttempt } from './transport.ts';
 
 type OneRequest = Pick<TransportAttempt, 'method' | 'fields' | 'body' | 'timeouts' | 'signal'>;
@@ -32,7 +31,7 @@ async function sendOne(
   }
 }
 
-/** A longer response is neither a token nor of interest. Characters. */
+/** A longer response is no token. Characters. */
 const maxResponseLength = 65_536;
 
 async function textOf(body: Readable): Promise<string | null> {
@@ -47,8 +46,6 @@ async function textOf(body: Readable): Promise<string | null> {
   }
   return text;
 }
-
-// Token endpoints
 
 /** An endpoint that takes longer is too slow to be waited for: one more try is worth more. Milliseconds. */
 export const endpointLimitMs = 10_000;
@@ -70,39 +67,4 @@ export function createEndpoint(parts: AgentParts): SendTokenRequest {
       return { kind: 'failed', fault: kind === 'reset' || kind === 'aborted' ? 'unreachable' : kind };
     }
   };
-}
-
-// Trials
-
-/**
- * What one GET showed. `failed`: no response came · `refused`: the upstream refused the credential · `accepted`: it accepted the
- * credential · `unclear`: it responded, and the response says nothing about the credential.
- */
-export type TrialResult =
-  | { readonly kind: 'failed'; readonly words: string }
-  | { readonly kind: 'refused' | 'accepted' | 'unclear'; readonly status: number };
-
-/** Shorter than those of calls, because somebody waits at a terminal. Milliseconds. */
-const trialTimeouts = { connectMs: 5_000, headMs: 10_000, idleMs: 10_000, totalMs: 15_000 };
-
-/** Tries an origin of an upstream with a credential; `null` = without any. It costs a request of the upstream's quota. */
-export async function tryOrigin(
-  upstream: UpstreamSettings,
-  { origin, credential }: { readonly origin: string; readonly credential: InjectedField | null },
-  parts: AgentParts,
-): Promise<TrialResult> {
-  // Every valid key may read the list of models. Of other kinds of upstream no path is known to exist.
-  const isModel = upstream.kind === 'language-model';
-  const fields = { accept: '*/*', ...(credential === null ? {} : { [credential.field]: credential.value }) };
-  const { signal } = new AbortController();
-  const request = { method: 'GET', fields, body: null, timeouts: trialTimeouts, signal };
-  try {
-    const { status } = await sendOne(parts, upstream, origin + (isModel ? '/v1/models' : '/'), request);
-    if (credential === null) return { kind: 'unclear', status };
-    if (status === 401 || status === 403) return { kind: 'refused', status };
-    return { kind: isModel && status >= 200 && status < 300 ? 'accepted' : 'unclear', status };
-  } catch (error) {
-    if (!(error instanceof TransportError)) throw error;
-    return { kind: 'failed', words: failureWords(error) ?? error.message };
-  }
 }

@@ -22,8 +22,6 @@ import { RedisCeilings } from './redis/ceilings.ts';
 import { Presence } from './redis/presence.ts';
 import type { RedisContact, WhenDown } from './when-down.policy.ts';
 
-export { tryRedis } from './redis/trial.ts';
-
 export interface Stores {
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;

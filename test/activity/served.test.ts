@@ -132,8 +132,7 @@ describe('the answer says what an operator did wrong, or what an upstream does:'
     const { sentence, wrongNow, next, api } = await after(5, [401, '{"error":"who are you?"}'], limit);
     expect(sentence).toBe('No for api: it answers every call with an error.');
     expect(wrongNow).toMatch(/^5.calls ended so since \d\d:\d\d.UTC\. None wait\. None are refused\./);
-    const text = 'Does it take the credential?';
-    expect(next).toContainEqual({ text, command: 'sluice check --connect' });
+    expect(next).toContainEqual({ text: 'Why does each call fail?', command: 'sluice tail' });
     expect(api?.answer).toEqual({ tone: 'red', text: 'No: only errors' });
   });
 

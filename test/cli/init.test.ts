@@ -67,9 +67,9 @@ test('a second time nothing is written, and it says what to do', async () => {
 });
 
 test.each([
-  ['sluice', /^ {2}2\. npm run sluice -- check --connect --config \S+\n {2}3\. npm run sluice -- serve /m],
+  ['sluice', /^ {2}2\. npm run sluice -- check --config \S+\n {2}3\. npm run sluice -- serve /m],
   ['npx', /^ {2}3\. npx sluice serve /m],
-  [undefined, /^ {2}2\. sluice check --connect /m],
+  [undefined, /^ {2}2\. sluice check /m],
 ])('the next commands are written as this one was, by %s', async (npm_lifecycle_event, words) =>
   expect((await init('sluice.yaml', { npm_lifecycle_event })).out).toMatch(words),
 );

@@ -66,7 +66,7 @@ test.each([
   async (whenDown, sentence, heldBy) => {
     const one = await neverReached({ whenDown });
     expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
-    const next = [{ text: 'See why', command: 'sluice check --connect' }];
+    const next = [{ text: 'Why is Redis away?', command: 'curl http://127.0.0.1:9090/readyz' }];
     expect(await one.answer()).toMatchObject({ sentence, heldBy, next });
     expect(one.logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
     const server = await one.redisComes();
