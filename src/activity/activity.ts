@@ -317,13 +317,8 @@ const inWholeMs = (state: CeilingState | null): CeilingState | null =>
 /** Levels are sums of fractions of units. */
 const hundredths = (units: number): number => Math.round(units * 100) / 100;
 
-/** An upstream is closed when buckets are that take half of its calls or more: one shop of many that is closed closes no other. */
-function closing({ buckets, lanes }: InForce): Condition {
-  const closed = new Map(
-    buckets.filter(({ closedMs }) => closedMs > 0).map((each) => [each.bucket, each.closedMs]),
-  );
-  if (closed.size === 0) return { kind: 'taking' };
-  const all = lanes.reduce((sum, { calls }) => sum + calls, 0);
-  const held = lanes.reduce((sum, { bucket, calls }) => (closed.has(bucket) ? sum + calls : sum), 0);
-  return held * 2 >= all ? { kind: 'closed', ms: Math.max(...closed.values()) } : { kind: 'taking' };
+/** An upstream is closed when all of its buckets are: one shop of many that is closed closes no other. */
+function closing({ buckets }: InForce): Condition {
+  const ms = Math.min(...buckets.map(({ closedMs }) => closedMs));
+  return ms > 0 && buckets.length > 0 ? { kind: 'closed', ms } : { kind: 'taking' };
 }

@@ -88,22 +88,15 @@ const errorLine = (message: string): string =>
   JSON.stringify({ level: 'error', time: new Date(systemClock.now()).toISOString(), message });
 
 /** What Node says of an address on which it cannot listen: `hostname` where it is a name that is not known. */
-interface Listened {
-  readonly port?: number;
-  readonly address?: string;
-  readonly hostname?: string;
-}
+type Listened = Partial<Readonly<Record<'port' | 'address' | 'hostname', string | number>>>;
 
 function whyNotStarted(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const { code, port, address, hostname } = error as NodeJS.ErrnoException & Listened;
   if (code === 'EADDRINUSE')
     return `port ${port} is in use. End what listens there, or give server.port and server.adminPort other numbers.`;
-  if (code === 'EACCES')
-    return `port ${port} may not be used by this user. Give server.port a number above 1023.`;
-  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND' || code === 'EAI_AGAIN')
-    return `${hostname ?? address} is no address of this machine. Give server.host and server.adminHost addresses without a port, such as 127.0.0.1, or 0.0.0.0 for all.`;
-  return error.message;
+  if (code !== 'EADDRNOTAVAIL' && hostname === undefined) return error.message;
+  return `${hostname ?? address} is no address of this machine. Give server.host and server.adminHost addresses without a port.`;
 }
 
 /** A replica that may have fewer connections of clients, for want of files, refuses some that it could have served. */

@@ -114,18 +114,8 @@ const spelled = (text: string): number | boolean | undefined =>
 /** A parsed file. */
 type ConfigDocument = ReturnType<typeof readDocument>;
 
-const indent =
-  'put the same number of blanks, no tabs, before keys of one section; a text with a colon belongs in quotes';
-
-/** By the parser's code, where more can be said than that the YAML is to be corrected. */
-const syntaxFixes: Readonly<Record<string, string>> = {
-  BAD_INDENT: `${indent}; [ and { need their ends`,
-  BLOCK_AS_IMPLICIT_KEY: indent,
-  MULTILINE_IMPLICIT_KEY: indent,
-  TAB_AS_INDENT: 'use blanks instead',
-  MULTIPLE_DOCS: 'remove the line --- and join what stands below it with the rest',
-  MISSING_CHAR: 'write the missing character: a quote, bracket or brace at the end',
-};
+const syntaxFix =
+  'correct the YAML: the same number of blanks, no tabs, before keys of one section, an end for each quote, [ and {; texts with special characters belong in quotes, also ${NAME} within { }';
 
 /** Uses of one anchor, times what stands for aliases inside it: ten thousand workspaces may share a section, and no text grows without bound. */
 const maxAliasCount = 100_000;
@@ -137,14 +127,12 @@ export function readDocument(text: string, env: Env) {
   // The parser's own search for repeated keys compares each key with each: over half of its time for 10,000 workspaces.
   const options = { lineCounter: lines, merge: true, prettyErrors: false, uniqueKeys: false };
   const document = parseDocument(text, options);
-  const found = [...document.errors, ...document.warnings].map(({ code, message, pos }) => ({
+  const found = [...document.errors, ...document.warnings].map(({ message, pos }) => ({
     path: '',
     line: lineAt(pos[0]),
     // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
     reason: message.split(/[:;\n]/)[0] ?? '',
-    fix:
-      syntaxFixes[code] ??
-      'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
+    fix: syntaxFix,
   }));
   /** References to variables that are not set. */
   const missing: Finding[] = [];
