@@ -13,7 +13,8 @@ const share = (ratio) => `${ratio === 0 ? 0 : Math.max(1, Math.round(ratio * 100
 
 /** Text only ever goes in as text. */
 function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const space = name === 'svg' || name === 'path' ? 'http://www.w3.org/2000/svg' : document.body.namespaceURI;
+  const made = document.createElementNS(space, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children.filter((child) => child !== ''));
   return made;
@@ -64,17 +65,38 @@ const causes = {
   credential: 'its credential',
 };
 
-function cellsOf({ upstream, recent, answer, headroom, waiting, oldestMs, reserved, lastHour }) {
+/** A column for each of the last minutes: the calls asked for, the refused ones in red on top. The dashed line is what fits. */
+function columns(minutes, fits) {
+  const most = Math.max(1, ...minutes.map((minute) => minute.calls));
+  const top = 1.1 * Math.max(most, Math.min(fits, 12 * most));
+  const column = (at, from, to) => `M${at} ${top - from}h.84V${top - to}h-.84Z`;
+  const asked = minutes.map((minute, at) => column(at, 0, minute.calls));
+  const refused = minutes.map((minute, at) => column(at, minute.calls - minute.refused, minute.calls));
+  const line = fits > 0 ? `M0 ${top - fits}H${minutes.length}` : '';
+  return make(
+    'svg',
+    { 'aria-hidden': 'true', viewBox: `0 0 ${minutes.length} ${top}`, preserveAspectRatio: 'none' },
+    make('path', { d: asked.join('') }),
+    make('path', { d: refused.join(''), class: 'red' }),
+    make('path', { d: line, class: 'line' }),
+  );
+}
+
+function cellsOf({ upstream, recent, answer, headroom, waiting, oldestMs, reserved, lastHour, minutes }) {
   const { refused, heldBy, answeredInstead } = lastHour;
   const all = refused + answeredInstead;
   // What Sluice answers instead of the upstream is counted as held by `closed`, too.
   const [cause] = Object.entries(heldBy).sort(([, a], [, b]) => b - a)[0] ?? [''];
   const why = answeredInstead > refused ? 'it refuses every call' : (causes[cause] ?? cause);
-  const fits = headroom?.usedRatio ? `${whole(headroom.busiestMinute / headroom.usedRatio)} fit` : '';
+  const busiest = headroom?.busiestMinute ?? 0;
+  const fits = headroom?.usedRatio ? busiest / headroom.usedRatio : 0;
   return [
     cell(bold(upstream), `${calls(recent.calls)} a minute now`),
     pill(answer),
-    cell(`busiest minute: ${whole(headroom?.busiestMinute ?? 0)}`, fits),
+    cell(
+      columns(minutes, fits),
+      `busiest minute: ${whole(busiest)}${fits === 0 ? '' : `, ${whole(fits)} fit`}`,
+    ),
     waiting === 0
       ? cell('none wait')
       : cell(bold(`${whole(waiting)} wait`, 'bad amber'), `longest ${duration(oldestMs)}`),
