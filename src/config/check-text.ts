@@ -229,30 +229,89 @@ function explain(issue: Issue, base: Path = []): Finding[] {
   const path: Path = [...base, ...issue.path.map((key) => (typeof key === 'symbol' ? String(key) : key))];
   const { input } = issue;
   const one = (reason: string, fix: string): Finding[] => [{ path, reason, fix }];
-  if (issue.code === 'custom') return one(issue.message, String(issue.params?.['fix']));
-  if (issue.code === 'unrecognized_keys') {
-    const known = issue.message;
-    return issue.keys.map((key) => {
-      const fix = `${didYouMean(key, known.split(', '))}known here: ${known}`;
-      return { path: [...path, key], reason: 'is not a known key', fix };
-    });
+  switch (issue.code) {
+    case 'custom':
+      return one(issue.message, String(issue.params?.['fix']));
+    case 'unrecognized_keys': {
+      const known = issue.message;
+      return issue.keys.map((key) => {
+        const fix = `${didYouMean(key, known.split(', '))}known here: ${known}`;
+        return { path: [...path, key], reason: 'is not a known key', fix };
+      });
+    }
+    case 'invalid_union':
+      return explainUnion(issue, path);
+    case 'invalid_type': {
+      const expected = isDurationKey(path.at(-1) ?? '') ? 'duration' : issue.expected;
+      const [kind, fix] = wanted[expected] ?? [expected, 'correct the value'];
+      return input === undefined
+        ? one('is missing', `add it: ${fix}`)
+        : one(`must be ${kind}, not ${kindOf(input)}`, fix);
+    }
+    case 'invalid_value': {
+      const words = issue.values.map(String);
+      const meant = typeof input === 'string' ? didYouMean(input, words) : '';
+      return one(
+        `must be ${words.length === 1 ? '' : 'one of '}${words.join(', ')}`,
+        `${meant}use one of the words given, or leave the key out for the default`,
+      );
+    }
+    case 'too_small':
+    case 'too_big': {
+      const bound =
+        issue.code === 'too_big'
+          ? `at most ${issue.maximum}`
+          : `${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}`;
+      if (issue.code === 'too_small' && (issue.origin === 'array' || issue.origin === 'string'))
+        return one('is empty', 'give at least one');
+      return one(
+        `must be ${bound}${typeof input === 'number' ? `, not ${input}` : ''}`,
+        'write a number in that range, or leave the key out for the default',
+      );
+    }
+    case 'invalid_format':
+      return one(
+        'has a form that cannot be used',
+        `write a text that matches ${issue.pattern ?? issue.format}`,
+      );
+    case 'invalid_element':
+    case 'invalid_key':
+    case 'not_multiple_of':
+      return one('has a form that cannot be used', 'see the description of the key in the JSON Schema');
   }
-  if (issue.code === 'invalid_union') {
-    // Of the forms that a value may take the one that it fits as a whole, else the first.
-    const rejectsWhole = ({ path: at, code }: Issue) =>
-      at.length === 0 && /^invalid_(type|value)$/.test(code);
-    const meant = issue.errors.find((issues) => !issues.some(rejectsWhole)) ?? issue.errors[0] ?? [];
-    return meant.flatMap((each) => explain(each, path));
-  }
-  if (issue.code === 'invalid_value') {
-    const words = issue.values.map(String);
-    const meant = typeof input === 'string' ? didYouMean(input, words) : '';
-    return one(`must be one of ${words.join(', ')}`, `${meant}use one of the words given`);
-  }
-  const isDuration = issue.code === 'invalid_type' && isDurationKey(path.at(-1) ?? '');
-  const fix = isDuration
-    ? 'write seconds such as 90, or a duration such as 90s, 5m or 2h'
-    : 'write what its description in the JSON Schema says, or leave it out for the default';
-  // zod's own words: they never show the value.
-  return one(input === undefined ? 'is missing' : issue.message, fix);
+}
+
+/** What a value must be, and what to write; by zod's word for it. */
+const wanted: Readonly<Record<string, readonly [kind: string, fix: string]>> = {
+  string: ['a text', 'write a text; put it in quotes if it looks like a number'],
+  number: ['a number', 'write a plain number such as 30, without quotes or unit'],
+  duration: ['a number of seconds', 'write seconds such as 90, or a duration such as 90s, 5m or 2h'],
+  int: ['a whole number', 'write a whole number such as 500, without quotes or unit'],
+  boolean: ['true or false', 'write true or false, without quotes'],
+  array: ['a list', 'write a list: [ … ] or lines that start with "- "'],
+  object: ['a section with keys', 'write keys below it, or leave it out'],
+  record: ['a section with names as keys', 'write names as keys below it'],
+};
+
+function kindOf(value: unknown): string {
+  if (value === null) return 'empty';
+  if (Array.isArray(value)) return 'a list';
+  if (typeof value === 'number' || typeof value === 'boolean') return String(value);
+  return typeof value === 'string' ? 'a text' : 'a section';
+}
+
+/** Of the forms a value may take, explains the one the writer seems to have meant: the form that got furthest, else the first, and names words that would do. */
+function explainUnion({ errors }: Issue & { code: 'invalid_union' }, path: Path): Finding[] {
+  const rejectsWhole = (issues: readonly Issue[]): boolean =>
+    issues.some(({ path, code }) => path.length === 0 && /^invalid_(type|value)$/.test(code));
+  const meant = errors.find((issues) => !rejectsWhole(issues));
+  const others = meant === undefined ? errors.slice(1).flat() : [];
+  const words = others.flatMap((issue) => {
+    if (issue.code === 'invalid_type') return issue.expected === 'array' ? ['a list: [ … ]'] : [];
+    return issue.code === 'invalid_value' ? issue.values : [];
+  });
+  const ending = words.length === 0 ? '' : `, or ${words.join(' or ')}`;
+  return (meant ?? errors[0] ?? [])
+    .flatMap((issue) => explain(issue, path))
+    .map((found) => ({ ...found, fix: `${found.fix}${ending}` }));
 }

@@ -68,7 +68,7 @@ const rows = read('mistakes.txt')
   .split(/^(?=line )/m)
   .slice(1)
   .map((row) => row.trim().split('\n'));
-test.each([['line 1: Invalid input: expected object, received null', 'text  '], ...rows])(
+test.each([['line 1: must be a section with keys, not empty', 'text  '], ...rows])(
   'a start and a reload are stopped by a mistake alone: %s: %s',
   async (expected, ...written) => {
     const path = join(folder, 'sluice.yaml');

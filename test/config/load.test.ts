@@ -191,8 +191,8 @@ describe('the messages about a configuration file', () => {
   test('read as file, line, key, reason and fix', () =>
     expect(() => parse(file({ more: 'server: { port: -1 }\n' }))).toThrow(
       'test.yaml: 1 problem\n' +
-        '  line 5, server.port: Too small: expected number to be >=0\n' +
-        '    fix: write what its description in the JSON Schema says, or leave it out for the default',
+        '  line 5, server.port: must be at least 0, not -1\n' +
+        '    fix: write a number in that range, or leave the key out for the default',
     ));
 
   test.each([
@@ -203,7 +203,7 @@ describe('the messages about a configuration file', () => {
     ['the unknown preset of a dialect', 'speaks: { preset: Stripe }', 'did you mean stripe? use one of'],
     ['a key that is like none', 'sunshine: 1', 'known here: kind, '],
     ['a preset that is like none', 'speaks: weather', 'use one of the words given'],
-    ['a word as a duration', 'maxWaitSeconds: many', 'write seconds such as 90, or a duration such as 90s'],
+    ['a word as a number', 'maxQueued: many', 'write a plain number such as 30, without quotes or unit'],
   ])('say what was probably meant: %s', (_what, key, words) => {
     const [problem] = problemsOf(file({ api: `${key}, ` }));
     expect(problem?.fix.slice(0, words.length)).toBe(words);
@@ -270,7 +270,7 @@ describe('variables', () => {
     const limits = upstreamOf(text, { N: '70', L: 'false' })?.limits;
     expect(limits).toMatchObject({ requestsPerMinute: 70, learn: false });
     expect(problemsOf(text, { N: '70 per minute', L: 'no' })).toHaveLength(2);
-    expect(problemsOf(text, { N: '-1', L: 'true' })[0]?.reason).toBe('Too small: expected number to be >=1');
+    expect(problemsOf(text, { N: '-1', L: 'true' })[0]?.reason).toBe('must be at least 1, not -1');
   });
 
   test.each([

@@ -38,7 +38,7 @@ describe('the redis section', () => {
 
 describe('a preset is held to the rules of a user’s own dialect:', () => {
   test.each([
-    ['{ windows: [{ requests: 0, seconds: 60 }] }', 'line 5, speaks.windows[0].requests: Too small: '],
+    ['{ windows: [{ requests: 0, seconds: 60 }] }', 'line 5, speaks.windows[0].requests: must be at least 1'],
     ['{ bucketBy: [host] }', 'line 5, speaks.bucketBy: leaves credential out'],
     ['{ preset: github }', 'line 5, speaks.preset: is not a known key'],
     ['{ windows: [', 'line 6: Flow sequence in block collection'],
