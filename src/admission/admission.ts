@@ -10,19 +10,18 @@
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { keyEnded, Refusal } from '../errors.ts';
 import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { type Admission, defaultLeaseMs, type LimiterListener, type Reserved } from '../limiter/limiter.ts';
 import type { CallSettings } from './buckets.policy.ts';
-import { CeilingGate } from './ceiling-gate.ts';
-import type { SlotReply } from './ceiling-slots.ts';
+import { CeilingGate, type SlotReply } from './ceiling-gate.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { LateRefusals } from './late-refusals.ts';
 import { Lanes, type LaneView } from './lanes.ts';
 import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
-import { type QueuedCall, WaitRegistry } from './queued-call.ts';
-import { present, reconfigure, withSettings } from './reconfigure.ts';
+import { present, type QueuedCall, WaitRegistry, withSettings } from './queued-call.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
@@ -276,3 +275,38 @@ export class ArrivalOrder {
     return this.#given;
   }
 }
+
+/** Puts calls under the settings that `settingsOf` has for them (`null` = unchanged). Returns those whose settings changed. */
+function reconfigure(
+  { limiter, detached }: Pick<AdmissionParts, 'limiter' | 'detached'>,
+  calls: Iterable<QueuedCall>,
+  settingsOf: (request: AdmissionRequest) => CallSettings | null,
+): readonly QueuedCall[] {
+  const changed: QueuedCall[] = [];
+  for (const call of calls) {
+    const settings = settingsOf(call.request);
+    if (settings === null || isSame(call.request, settings)) continue;
+    call.request = withSettings(call.request, settings);
+    call.lane.latest = call.request;
+    changed.push(call);
+  }
+  const admissions = changed.map(({ request }) => request.admission);
+  for (const [bucket, own] of Map.groupBy(admissions, (one) => one.bucket)) {
+    const lanes = new Map(
+      own.map(({ lane, weight, maxInFlight, perMinute, ceilingTag }) => [
+        lane,
+        { lane, weight, maxInFlight, perMinute, ceilingTag },
+      ]),
+    );
+    for (const { setting } of own.slice(0, 1))
+      detached(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+  }
+  return changed;
+}
+
+const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolean =>
+  admission.weight === settings.weight &&
+  admission.maxInFlight === settings.maxInFlight &&
+  admission.ceilingTag === settings.ceilingTag &&
+  admission.maxQueued === settings.maxQueued &&
+  (admission.setting === settings.setting || isDeepStrictEqual(admission.setting, settings.setting));

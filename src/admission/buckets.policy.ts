@@ -9,7 +9,9 @@ import type {
   UpstreamSettings,
   WorkspaceSettings,
 } from '../config/settings.ts';
+import type { CeilingKey } from '../ids.ts';
 import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
+import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { minuteMs, dayMs } from '../time-units.ts';
 
 /** Settings are frozen, so that what is made of them is made once. */
@@ -231,3 +233,9 @@ function makeAll(upstream: UpstreamSettings, dialect: Dialect): readonly Upstrea
     };
   });
 }
+
+/** The ceiling of this key under these limits. */
+export const ceilingUnder = (
+  key: CeilingKey,
+  { perMinute, perDay, left }: Omit<CeilingRef, 'key'>,
+): CeilingRef => (left === undefined ? { key, perMinute, perDay } : { key, perMinute, perDay, left });

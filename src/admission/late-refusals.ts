@@ -12,8 +12,7 @@ import type { CeilingHold, CeilingLimits, CeilingRef } from '../limiter/policy/c
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
-import type { QueuedCall, WaitRegistry } from './queued-call.ts';
-import { present } from './reconfigure.ts';
+import { present, type QueuedCall, type WaitRegistry } from './queued-call.ts';
 import { draining, type Hold, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
 

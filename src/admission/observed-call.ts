@@ -17,7 +17,8 @@ import type { Reckoned } from '../call.ts';
 import { delay } from '../clock.ts';
 import { keyEnded, limitRefusals, Refusal } from '../errors.ts';
 import { type BucketKey, laneKey, leaseToken } from '../ids.ts';
-import { isCapped, type Lesson, type Settlement } from '../limiter/limiter.ts';
+import type { Lesson, Settlement } from '../limiter/limiter.ts';
+import { isCapped } from '../limiter/policy/lanes.policy.ts';
 import { handedIn, type QueuedCall, type WaitRegistry } from './queued-call.ts';
 import type { AdmissionParts, Lease, Ticket } from './ticket.ts';
 

@@ -16,7 +16,9 @@ import { keyEnded } from '../errors.ts';
 import { type CeilingKey, isBackground, type LaneKey, type TicketId } from '../ids.ts';
 import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { ShortLived } from '../short-lived.ts';
+import { type CallSettings, ceilingUnder } from './buckets.policy.ts';
 import type { Lanes, LaneView } from './lanes.ts';
 import { expired, type Hold } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Lease, Ticket } from './ticket.ts';
@@ -360,4 +362,22 @@ export class WaitRegistry {
       if (call.isWaiting) this.end(call, expired(waitMs, heldBy));
     }
   }
+}
+
+/**
+ * The request as default ceilings let it go: without them where a response of its bucket has stated a limit, here or at another replica.
+ */
+export function present(request: AdmissionRequest, limiter: Pick<Limiter, 'statesLimit'>): AdmissionRequest {
+  const { yielded, admission } = request;
+  return yielded !== null && limiter.statesLimit(admission.bucket) ? withSettings(request, yielded) : request;
+}
+
+export function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
+  const { setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, yielded } = settings;
+  return {
+    ...request,
+    yielded,
+    admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued },
+    ceiling: ceilingUnder(request.ceiling.key, settings),
+  };
 }

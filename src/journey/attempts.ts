@@ -26,7 +26,7 @@ import type { Lesson, Settlement } from '../limiter/limiter.ts';
 import type { FlowParts, Prepared } from './prepare.ts';
 import { Refusal, refusals, type RefusalCode } from '../errors.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { outcomeOfResponse } from '../telemetry/events.ts';
+import type { CallOutcome } from '../telemetry/events.ts';
 
 /** One attempt of a call, under its lease. */
 export interface Attempt extends Sending {
@@ -370,3 +370,7 @@ export function reportFailure(call: Call, callRecord: CallRecord, failure: unkno
     callRecord.ended({ outcome: 'failed', status: 500, code: null });
   }
 }
+
+/** Outcome of an upstream response that is passed to the client. `throttle`: it was classified as one. */
+const outcomeOfResponse = (status: number, throttle: boolean): CallOutcome =>
+  throttle || status === 429 ? 'throttled' : status >= 400 ? 'upstream_error' : 'ok';

@@ -13,7 +13,7 @@ import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
 import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
-import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
+import { ceilingUnder } from '../admission/buckets.policy.ts';
 import type { OwnQuota, JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';

@@ -56,10 +56,6 @@ export type Position =
   /** The order that a store gave it before: it is entered again, and never refused. */
   | { readonly kind: 'kept'; readonly order: number };
 
-/** True when a call holds a place in flight that others wait for until it has ended: its lane or its bucket has a cap. */
-export const isCapped = ({ maxInFlight, setting }: Pick<Admission, 'maxInFlight' | 'setting'>): boolean =>
-  maxInFlight !== null || setting.maxInFlightTotal !== undefined;
-
 /** A call of this urgency is a background call, whatever its workspace and its key are: its lane is the background lane. */
 export const backgroundUrgency = 7;
 

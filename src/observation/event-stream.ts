@@ -19,6 +19,8 @@ export const eventOf = (name: string, value: unknown): string =>
 export function createEventStream() {
   const listeners = new Set<ServerResponse>();
   return {
+    /** Those that are there now. */
+    listeners: listeners as ReadonlySet<ServerResponse>,
     /** Opens a stream to a listener; `first` is sent at once. */
     open(request: IncomingMessage, response: ServerResponse, first: string): void {
       if (listeners.size >= maxListeners) {
@@ -40,9 +42,6 @@ export function createEventStream() {
         if (listener.writableLength > maxUnsentBytes) listener.destroy();
         else listener.write(event);
       }
-    },
-    get size(): number {
-      return listeners.size;
     },
     close(): void {
       for (const listener of listeners) listener.end();

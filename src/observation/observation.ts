@@ -68,7 +68,7 @@ export class Observation {
       ...parts,
       activity: recorder,
       listeners: {
-        isAny: () => this.calls.size > 0,
+        isAny: () => this.calls.listeners.size > 0,
         callEnded: (line) => this.calls.send(eventOf('call', line)),
       },
     });

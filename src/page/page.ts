@@ -63,7 +63,7 @@ export class Page {
       .catch(this.#parts.onBug)
       .finally(() => {
         this.#next =
-          this.#isClosed || this.#stream.size === 0
+          this.#isClosed || this.#stream.listeners.size === 0
             ? null
             : this.#parts.clock.after(everyMs, () => this.#sendAndGoOn());
       });

@@ -20,10 +20,6 @@ export const outcomes = [
 ] as const;
 export type CallOutcome = (typeof outcomes)[number];
 
-/** Outcome of an upstream response that is passed to the client. `throttle`: it was classified as one. */
-export const outcomeOfResponse = (status: number, throttle: boolean): CallOutcome =>
-  throttle || status === 429 ? 'throttled' : status >= 400 ? 'upstream_error' : 'ok';
-
 export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;
 export type LimiterMode = (typeof limiterModes)[number];
 

@@ -11,7 +11,7 @@ import {
   type ResendHistory,
 } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
-import { ceilingUnder } from '../../src/limiter/policy/ceiling.policy.ts';
+import { ceilingUnder } from '../../src/admission/buckets.policy.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import { returnGraceMs, type Lesson } from '../../src/limiter/limiter.ts';
 import { callOf } from '../support/admission-queue.ts';

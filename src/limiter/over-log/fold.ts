@@ -9,8 +9,7 @@
 import type { BucketKey, ReplicaId } from '../../ids.ts';
 import type { Entry } from '../../log/log.ts';
 import type { BucketSetting } from '../limiter.ts';
-import { apply, upkeep } from '../policy/scheduler.policy.ts';
-import { orderOf, ticketOf } from '../policy/admit.policy.ts';
+import { apply, orderOf, ticketOf, upkeep } from '../policy/scheduler.policy.ts';
 import {
   allWaiting,
   type Bucket,
@@ -385,7 +384,11 @@ export function memoryMs(bucket: Bucket, now: number): number {
   for (const meter of meters) {
     // A drained meter equals a new one, so the bucket is kept until then. Without a known limit a meter holds no call back.
     const drainedMs = meter.limit === null ? 0 : meter.at + meter.level / drainRate(meter) - now;
-    longest = Math.max(longest, Math.min(drainedMs, bucketMemoryMs), logMemoryMs(meter, now));
+    longest = Math.max(
+      longest,
+      Math.min(drainedMs, bucketMemoryMs),
+      meter.log === null ? 0 : logMemoryMs(meter, now),
+    );
   }
   return longest;
 }

@@ -19,7 +19,6 @@ import { retryUnavailableMs, type WhenDown } from '../when-down.policy.ts';
 import {
   queuedWithoutForecast,
   type Admission,
-  isCapped,
   type AdmissionReply,
   type CeilingEdge,
   type Grant,
@@ -31,7 +30,8 @@ import {
   type Reserving,
   type Settlement,
 } from '../limiter.ts';
-import { refusalShown } from '../policy/admit.policy.ts';
+import { refusalShown } from '../policy/scheduler.policy.ts';
+import { isCapped } from '../policy/lanes.policy.ts';
 import {
   allWaiting,
   type BucketEvent,

@@ -130,12 +130,6 @@ export interface CeilingRef extends CeilingLimits {
   readonly left?: { readonly perMinute: number; readonly perDay: number };
 }
 
-/** The ceiling of this key under these limits. */
-export const ceilingUnder = (
-  key: CeilingKey,
-  { perMinute, perDay, left }: Omit<CeilingRef, 'key'>,
-): CeilingRef => (left === undefined ? { key, perMinute, perDay } : { key, perMinute, perDay, left });
-
 /** The ceiling with all its places. */
 export const whole = ({ key, perMinute, perDay, left }: CeilingRef): CeilingRef => ({
   key,

@@ -10,9 +10,7 @@ import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
 import type { SleepReason, WaitForecast } from '../limiter.ts';
-import { dueAfterMs } from './background.policy.ts';
 import {
-  allWaiting,
   type Bucket,
   closedMs,
   isFull,
@@ -21,7 +19,15 @@ import {
   reopensInMs,
   turnsOf,
 } from './bucket-state.policy.ts';
-import { callsAhead, firstIn, inFlightOf, rounding, turnsBefore, twinIn } from './lanes.policy.ts';
+import {
+  callsAhead,
+  firstIn,
+  inFlightOf,
+  rounding,
+  turnsBefore,
+  twinIn,
+  dueAfterMs,
+} from './lanes.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import {
   cappedCosts,
@@ -87,24 +93,6 @@ interface Behind {
   /** Calls of other lanes go first, as many as their ceilings let go within so many windows; `null` = none go first. */
   readonly windows: number | null;
 }
-
-/** True when nothing holds a call back that comes now: most calls find it so, and need no forecast. */
-export const goesAtOnce = (
-  bucket: Bucket,
-  { lane, costs, maxInFlight }: LanePosition,
-  now: number,
-): boolean =>
-  allWaiting(bucket) === 0 &&
-  bucket.reservations.size === 0 &&
-  bucket.withheld === null &&
-  closedMs(bucket, now) === 0 &&
-  !isFull(bucket, now) &&
-  reopensInMs(bucket, 0, now) === 0 &&
-  (lane === undefined || (lane.asleep.size === 0 && maxInFlight === null)) &&
-  meterNames.every((name) => hasRoom(bucket.meters.get(name), costs[name] ?? 0, now));
-
-const hasRoom = (meter: Meter | undefined, units: number, now: number): boolean =>
-  meter === undefined || units <= 0 || roomInMs(meter, units, 0, now) === 0;
 
 /** The expected wait of a call at this position. */
 export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Forecast {

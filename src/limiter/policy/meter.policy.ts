@@ -419,7 +419,7 @@ export function take(meter: Meter, units: number, now: number): MeterMark {
     meter.at = Math.max(meter.at, now + latenessMs - meter.level / drainRate(meter));
   }
   meter.level += cost;
-  logUnits(meter, cost, now);
+  if (meter.log !== null) logUnits(meter, cost, now);
   meter.granted += cost;
   if (contest !== null) meter.contest = { ...contest, allowance: contest.allowance + cost * allowanceShare };
   return { cost, granted: meter.granted, drainsAt: meter.at, inTransit };

@@ -12,7 +12,6 @@ import {
   type ReplicaId,
   type TicketId,
 } from '../../ids.ts';
-import { goesFirst, isOneDue, leavesToTwin, nextOneDueAt, noteGranted } from './background.policy.ts';
 import {
   allWaiting,
   type Bucket,
@@ -40,6 +39,11 @@ import {
   sleep,
   takeTurn,
   wakeLanes,
+  goesFirst,
+  isOneDue,
+  leavesToTwin,
+  nextOneDueAt,
+  noteGranted,
 } from './lanes.policy.ts';
 import { knownCosts, serviceCost } from './costs.policy.ts';
 import { markLeaseAnswered } from './learning.policy.ts';

@@ -6,7 +6,7 @@
  * From the told time on, and before that for as long as its units take to drain, the calls that come after a reservation leave its room
  * free. So one that nobody comes back for costs others the room of one call, for as long as it is kept, and nothing where there is more.
  *
- * Does not own: what is told (`admit.policy.ts`), who goes first of those that came back (`pump.policy.ts`).
+ * Does not own: what is told (`scheduler.policy.ts`), who goes first of those that came back (`pump.policy.ts`).
  */
 import type { Costs, MeterName } from '../../call.ts';
 import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../../ids.ts';

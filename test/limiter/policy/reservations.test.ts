@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { backgroundLane, ceilingKey, laneKey, ticketId, type TicketId } from '../../../src/ids.ts';
 import { sleep } from '../../../src/limiter/policy/lanes.policy.ts';
-import { reserve } from '../../../src/limiter/policy/admit.policy.ts';
+import { reserve } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { Reserved } from '../../../src/limiter/limiter.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
