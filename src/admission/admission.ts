@@ -17,6 +17,7 @@ import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { type Admission, defaultLeaseMs, type LimiterListener, type Reserved } from '../limiter/limiter.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingGate, type SlotReply } from './ceiling-gate.ts';
+import { inSlices } from '../slices.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { LateRefusals } from './late-refusals.ts';
 import { Lanes, type LaneView } from './lanes.ts';
@@ -41,6 +42,9 @@ const isForWait = ({ code }: Refusal): boolean => code === 'wait_too_long' || co
 /** More calls than so many are sent without a ticket while limits do not hold them: what is reckoned is bounded, as what waits is. */
 const maxReckoned = 20_000;
 
+/** The settings of a request; `null` = it keeps those that it has. */
+type SettingsOf = (request: AdmissionRequest) => CallSettings | null;
+
 const always = (): boolean => true;
 /** The client of a ticket whose call may have left already. */
 const nobody = new AbortController().signal;
@@ -55,6 +59,8 @@ export class AdmissionQueue {
   readonly #arrivals = new ArrivalOrder();
   readonly #lanes: Lanes;
   readonly #rotation: LaneRotation;
+  /** Of the latest reload; `null` = there was none. */
+  #latest: SettingsOf | null = null;
 
   /** What the limiter reports without being asked. */
   readonly listener: LimiterListener = {
@@ -184,19 +190,26 @@ export class AdmissionQueue {
    * it (`null` = unchanged). A call that the change makes too late is refused, with the new time. Calls that limits hold since this change are
    * not held behind those that were sent without.
    */
-  reload(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
-    const { limiter } = this.#parts;
-    for (const { observer, request } of this.#registry.calls.values())
-      if (observer !== null && settingsOf(request)?.mode === 'enforce') observer.stop();
-    const changed = reconfigure(this.#parts, this.#registry.calls.values(), (request) => {
-      const settings = settingsOf(request);
+  reload(reloaded: SettingsOf): void {
+    const { limiter, clock, detached } = this.#parts;
+    const settingsOf: SettingsOf = (request) => {
+      const settings = reloaded(request);
       const yielded = settings?.yielded ?? null;
       return yielded !== null && limiter.statesLimit(request.admission.bucket) ? yielded : settings;
-    });
-    for (const lane of this.#lanes.all()) {
-      const settings = lane.calls > 0 ? null : settingsOf(lane.latest);
-      if (settings !== null) lane.latest = withSettings(lane.latest, settings);
-    }
+    };
+    this.#latest = settingsOf;
+    for (const { observer, request } of this.#registry.calls.values())
+      if (observer !== null && settingsOf(request)?.mode === 'enforce') observer.stop();
+    const changed = reconfigure(this.#parts, this.#registry.calls.values(), settingsOf);
+    // The last call of a lane without calls may have brought the former settings to a bucket where calls of other replicas wait.
+    const follow = (lane: LaneView): void => {
+      if (this.#latest !== settingsOf || lane.calls > 0) return;
+      const settings = settingsOf(lane.latest);
+      if (settings === null || isSame(lane.latest, settings)) return;
+      lane.latest = withSettings(lane.latest, settings);
+      report(this.#parts, [lane.latest]);
+    };
+    detached(inSlices(clock, [...this.#lanes.all()], follow));
     this.#lateRefusals.onReconfigured(changed);
   }
 
@@ -278,9 +291,9 @@ export class ArrivalOrder {
 
 /** Puts calls under the settings that `settingsOf` has for them (`null` = unchanged). Returns those whose settings changed. */
 function reconfigure(
-  { limiter, detached }: Pick<AdmissionParts, 'limiter' | 'detached'>,
+  parts: Pick<AdmissionParts, 'limiter' | 'detached'>,
   calls: Iterable<QueuedCall>,
-  settingsOf: (request: AdmissionRequest) => CallSettings | null,
+  settingsOf: SettingsOf,
 ): readonly QueuedCall[] {
   const changed: QueuedCall[] = [];
   for (const call of calls) {
@@ -290,7 +303,19 @@ function reconfigure(
     call.lane.latest = call.request;
     changed.push(call);
   }
-  const admissions = changed.map(({ request }) => request.admission);
+  report(
+    parts,
+    changed.map(({ request }) => request),
+  );
+  return changed;
+}
+
+/** Tells the limiter the settings of these requests. */
+function report(
+  { limiter, detached }: Pick<AdmissionParts, 'limiter' | 'detached'>,
+  requests: readonly AdmissionRequest[],
+): void {
+  const admissions = requests.map(({ admission }) => admission);
   for (const [bucket, own] of Map.groupBy(admissions, (one) => one.bucket)) {
     const lanes = new Map(
       own.map(({ lane, weight, maxInFlight, perMinute, ceilingTag }) => [
@@ -301,7 +326,6 @@ function reconfigure(
     for (const { setting } of own.slice(0, 1))
       detached(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
   }
-  return changed;
 }
 
 const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolean =>
