@@ -121,7 +121,9 @@ export class CeilingGate {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    const slotReply = await asked;
+    // Slots that are too old are taken again by all calls of the lane at once: one after the other, each would wait for a reply of its own, in
+    // which the slots of all behind it become too old.
+    const slotReply = await this.#slots.fresh(call, await asked);
     await before;
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant)) return this.#stop(pending, slotReply, null);

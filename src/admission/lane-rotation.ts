@@ -16,8 +16,9 @@ import type { WaitRegistry } from './queued-call.ts';
 const serviceMs = 10;
 /** How many other lanes a lane lets go first at most. */
 const maxAhead = 8;
-/** The lanes under a ceiling ask again for slots that came back after so long, all at once. Milliseconds. */
+/** The lanes under a ceiling ask again for slots that came back after so long, all at once; very many of them later. Milliseconds. */
 const restMs = 20;
+const restPerLaneMs = 0.5;
 
 export class LaneRotation {
   readonly #parts: AdmissionParts;
@@ -34,7 +35,7 @@ export class LaneRotation {
   delayMs(own: LaneView): number {
     let ahead = 0;
     for (const other of this.#rivalsOf(own)) {
-      if (isFirst(other, own)) ahead += 1;
+      if (compare(other, own) < 0) ahead += 1;
       if (ahead >= maxAhead) break;
     }
     return ahead * serviceMs;
@@ -44,19 +45,31 @@ export class LaneRotation {
    * Tells positions under the ceiling of this lane (1 = next) with `ahead` calls of the same lane before: each other lane that waits for
    * the ceiling gets as many slots meanwhile, and one more if it is before the lane in the rotation. Of a lane that does not wait yet
    * those are before it that have gone without a slot for as long.
+   *
+   * Very many calls of very many lanes are told: a position takes no look at each lane.
    */
   turns(lane: LaneView): (own: LaneView, ahead: number) => number {
-    const rivals = Array.from(this.#rivalsOf(lane), (other) => {
+    const depths = new Map<LaneView, number>();
+    /** Slots that others take before a background call, which takes no turn with them. */
+    let reserved = 0;
+    for (const other of this.#rivalsOf(lane)) {
       const elsewhere = Math.max(0, (this.#ceilingOf(other)?.waiting ?? 0) - other.waiting);
-      return { other, depth: other.waiting + elsewhere };
-    });
-    return (own, ahead) =>
-      rivals.reduce((position, { other, depth }) => {
-        if (other === own) return position;
-        const mayTakeReserved = isBackground(own.key) && !isBackground(other.key);
-        const slots = mayTakeReserved ? depth : Math.min(depth, isFirst(other, own) ? ahead + 1 : ahead);
-        return position + slots;
-      }, ahead + 1);
+      const depth = other.waiting + elsewhere;
+      if (isBackground(lane.key) && !isBackground(other.key)) reserved += depth;
+      else depths.set(other, depth);
+    }
+    /** By calls ahead: the slots that all lanes get meanwhile, and the lanes that want more, in order. */
+    const rounds = [{ slots: 0, more: inOrder(depths.keys()) }];
+    return (own, ahead) => {
+      for (let at = rounds.length; at <= ahead; at += 1) {
+        const { slots = 0, more = [] } = rounds[at - 1] ?? {};
+        const still = more.filter((other) => (depths.get(other) ?? 0) > at);
+        rounds.push({ slots: slots + more.length, more: still });
+      }
+      const { slots = 0, more = [] } = rounds[ahead] ?? {};
+      const ofOwn = Math.min(depths.get(own) ?? 0, ahead);
+      return ahead + 1 + reserved + slots - ofOwn + countBefore(more, own);
+    };
   }
 
   /**
@@ -67,15 +80,12 @@ export class LaneRotation {
     if (this.#due.has(key)) return;
     const { clock, limiter, detached } = this.#parts;
     this.#due.add(key);
-    clock.after(restMs, () => {
+    const lanes = Array.from(this.#registry.lanesUnder(key)).length;
+    clock.after(Math.max(restMs, lanes * restPerLaneMs), () => {
       this.#due.delete(key);
-      for (const lane of this.#inOrder(this.#registry.lanesUnder(key)))
+      for (const lane of inOrder(this.#registry.lanesUnder(key)))
         if (lane.waiting > 0) detached(limiter.wake(lane.bucket, lane.key));
     });
-  }
-
-  #inOrder(lanes: Iterable<LaneView>): readonly LaneView[] {
-    return [...lanes].sort((one, other) => (isFirst(one, other) ? -1 : isFirst(other, one) ? 1 : 0));
   }
 
   /** Lanes that wait for the lane's ceiling, itself among them. Those of the background are rivals of each other only. */
@@ -91,9 +101,26 @@ export class LaneRotation {
   }
 }
 
-/** True when `one` has gone without a slot for longer than `other`; those of the background come last. */
-function isFirst(one: LaneView, other: LaneView): boolean {
-  if (isBackground(one.key) !== isBackground(other.key)) return isBackground(other.key);
-  const [own, others] = [one.servedAt ?? -Infinity, other.servedAt ?? -Infinity];
-  return own === others ? one.bucket < other.bucket : own < others;
+/** The one that has gone longest without a slot is first; those of the background come last. */
+function compare(one: LaneView, other: LaneView): number {
+  if (isBackground(one.key) !== isBackground(other.key)) return isBackground(other.key) ? -1 : 1;
+  const apart = (one.servedAt ?? -Infinity) - (other.servedAt ?? -Infinity);
+  // Neither has had a slot, or both in the same moment.
+  if (apart === 0 || Number.isNaN(apart))
+    return one.bucket < other.bucket ? -1 : Number(one.bucket > other.bucket);
+  return apart;
+}
+
+const inOrder = (lanes: Iterable<LaneView>): readonly LaneView[] => [...lanes].sort(compare);
+
+/** How many of these lanes, which are in order, are before a lane. */
+function countBefore(lanes: readonly LaneView[], own: LaneView): number {
+  let [from, to] = [0, lanes.length];
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    const other = lanes[middle];
+    if (other !== undefined && compare(other, own) < 0) from = middle + 1;
+    else to = middle;
+  }
+  return from;
 }

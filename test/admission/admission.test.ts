@@ -59,6 +59,17 @@ atOrigins('the admission queue', (instant) => {
       expect(time - (left[at - 3] ?? -Infinity)).toBeGreaterThanOrEqual(60_000);
   });
 
+  test('sends calls that come together after as many replies of a far ceiling store as one call alone', async () => {
+    const { enter, pass, sentAt } = worldOf({
+      originMs: instant(0),
+      defaults: { ...plenty, perMinute: 500, maxQueued: 1_000 },
+      replyMs: () => 300,
+    });
+    for (const id of names(100)) enter(id);
+    await pass(600);
+    expect(sentAt.size).toBe(100);
+  });
+
   test('refuses a waiting call as soon as a more urgent call takes the slot it could have waited for', async () => {
     const { enter, pass, story, refusals } = world();
     const options = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };
