@@ -117,11 +117,14 @@ export class Credentials {
     const { refreshTokenFile } = input.client;
     const { clock, send } = this.#parts;
     if (refreshTokenFile === null) return clientCredentials(clock, send)(input);
-    const grant =
-      this.#grants.get(refreshTokenFile) ?? new RefreshGrant({ ...this.#parts, path: refreshTokenFile });
-    this.#grants.set(refreshTokenFile, grant);
-    return grant.fetch(input);
+    return this.#grantIn(refreshTokenFile).fetch(input);
   };
+
+  #grantIn(path: string): RefreshGrant {
+    const grant = this.#grants.get(path) ?? new RefreshGrant({ ...this.#parts, path });
+    this.#grants.set(path, grant);
+    return grant;
+  }
 
   #sourceOf(source: Changing, upstream: UpstreamSettings): ChangingSource {
     const key = this.#keys.get(source) ?? sourceKey(source, upstream);
@@ -168,10 +171,12 @@ export class Credentials {
     });
     const path = source.kind === 'file' ? source.path : source.client.refreshTokenFile;
     // A file that says what it said before changes nothing, and a refresh token that has ended is asked for again only when it is another one.
-    const onCheck = (): void => {
-      if (client === null || made.fault === 'grant_ended') made.retry();
+    const onCheck = async (file: string): Promise<void> => {
+      const isDue =
+        client === null || (made.fault === 'grant_ended' && (await this.#grantIn(file).isMended(client)));
+      if (isDue) made.retry();
     };
-    const stopWatching = path === null ? () => {} : every(clock, filePollMs, onCheck);
+    const stopWatching = path === null ? () => {} : every(clock, filePollMs, () => void onCheck(path));
     return {
       source: made,
       upstreams,

@@ -46,6 +46,12 @@ export class RefreshGrant {
     return fetched;
   }
 
+  /** True when the file has another refresh token than the one that was refused for good, or this is another client. Never rejects. */
+  async isMended(client: RenewalInput['client']): Promise<boolean> {
+    const seen = await readTokenFile(this.#parts.path);
+    return seen.kind === 'read' && endedName(client, seen) !== this.#ended;
+  }
+
   /** Resolves when no exchange is under way any more. */
   async close(): Promise<void> {
     await this.#idle;
@@ -56,7 +62,7 @@ export class RefreshGrant {
     if (seen.kind === 'failed') return seen;
     if (this.#latest !== null && this.#latest.token !== input.unwanted && this.#isUsable(this.#latest))
       return { ...this.#latest, isShared: true };
-    if (this.#ended === endedName(input, seen)) return noToken('grant_ended');
+    if (this.#ended === endedName(input.client, seen)) return noToken('grant_ended');
     const isReplaced = await replaceTokenFile(seen, seen.text);
     return isReplaced ? this.#exchange(input, seen) : noToken('unwritable');
   }
@@ -73,7 +79,7 @@ export class RefreshGrant {
     if (result.kind === 'failed') return noToken(result.fault);
     const read = readToken(result.reply, clock.now(), 'refresh_token');
     if (read.kind === 'failed' && read.fault === 'grant_ended') {
-      this.#ended = endedName(input, seen);
+      this.#ended = endedName(input.client, seen);
       telemetry.log.error(
         'a refresh token is not valid any more: authorize the client again and write the new refresh token to its file',
         { upstream: upstream.name },
@@ -96,5 +102,5 @@ export class RefreshGrant {
   }
 }
 
-const endedName = ({ client }: RenewalInput, { refreshToken }: ReadFile): string =>
+const endedName = (client: RenewalInput['client'], { refreshToken }: ReadFile): string =>
   JSON.stringify([client, refreshToken]);
