@@ -47,8 +47,11 @@ export function every(clock: Pick<Clock, 'after'>, ms: number, run: () => void):
   return () => cancel();
 }
 
-/** A file is looked at so often: a mounted one is swapped as a link, and not every change of one makes an event. Milliseconds. */
-export const filePollMs = 1_000;
+/**
+ * A file is looked at so often: a mounted one is swapped as a link, and not every change of one makes an event. A change that is seen twice
+ * before it is used is in use within a second. Milliseconds.
+ */
+export const filePollMs = 400;
 
 export interface Random {
   /** Uniform in [0, 1). */

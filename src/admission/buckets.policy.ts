@@ -14,7 +14,7 @@ import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limite
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { minuteMs, dayMs } from '../time-units.ts';
 
-/** Settings are frozen, so that what is made of them is made once. */
+/** Settings never change, so that what is made of them is made once. */
 function memo<Settings extends object, Made>(
   make: (settings: Settings) => Made,
 ): (settings: Settings) => Made {

@@ -1,8 +1,8 @@
 /**
  * Notices that the configuration file or the `.env` beside it changed and hands over the new settings. Owns when the file is read again; what
  * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
- * older text never a newer one; a change is taken over within two seconds; calls go on meanwhile, because a long text is checked in a
- * thread of its own.
+ * older text never a newer one; a change is taken over within a second, and a long text as soon as it is checked: in a thread of its own,
+ * so that calls go on meanwhile.
  */
 import { every, filePollMs, type CancelTimer, type Clock } from '../clock.ts';
 import { ConfigError, readFiles, settingsApart, type ConfigSource } from './load.ts';
