@@ -243,10 +243,13 @@ function findingOf(api: UpstreamState, now: number): Finding {
     const isBroke = status === 402 || outOfCredit.test(said ?? '');
     const other = [`it refuses calls with ${status}`, `refuses calls with ${status}`] as const;
     const [why, short] = refusing[isBroke ? 402 : status] ?? other;
+    const instead = lastHour.answeredInstead;
+    const told = instead === 0 ? '' : `${refusedText(instead, 'for it in the last hour')} `;
+    const next = retryInMs > 0 ? `one call in ${duration(retryInMs)}` : 'the next call';
     return found(
       [2, 'red', `No: ${short}`, why],
       `The provider refuses every call since ${clock(condition.since)} (${said ?? `status ${status}`}).`,
-      `${refusedText(lastHour.answeredInstead, 'for it in the last hour')} Sluice asks again with one call in ${duration(retryInMs)}.`,
+      `${told}Sluice asks again with ${next}.`,
       [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
     );
   }

@@ -130,7 +130,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   'out of credit, nobody calls': {
     says: /^No for openai: it is out of credit\./,
-    wrongNow: /^None are refused\. Sluice asks again with one call in 0.s\.$/,
+    wrongNow: /^Sluice asks again with the next call\.$/,
     tone: 'red',
     last: ({ state }) =>
       void state.breakers.set('openai', { status: 429, since, retryInMs: 0, said: 'insufficient_quota' }),
