@@ -244,7 +244,9 @@ export async function runCommand([first = '', ...rest]: readonly string[], io: C
     return 0;
   }
   const [second, ...others] = rest;
-  const [name, args] = first === 'keys' ? [`keys ${second ?? ''}`.trim(), others] : [first, rest];
+  const isAlone = second === undefined || second.startsWith('-');
+  const [name, args] =
+    first === 'keys' ? (isAlone ? ['keys create', rest] : [`keys ${second}`, others]) : [first, rest];
   const known = commandNames.find((each) => each === name);
   try {
     if (known !== undefined) return await commands[known].start(args, io);

@@ -24,7 +24,7 @@ describe('the command line', () => {
     ['init --upstream http://api.example.com', 'For http:// say https://, then write http://'],
     ['init --upstream https://api.example.com/v1', '--upstream: write one of openai'],
     ['init --upstream opanai', 'did you mean openai?'],
-    ['keys', 'Unknown command "keys".'],
+    ['keys', '--workspace is missing'],
     ['keys creat --workspace x', 'Did you mean keys create?'],
     ['keys create', '--workspace is missing'],
     ['learn', 'Give one HAR file.'],
@@ -39,7 +39,7 @@ describe('the command line', () => {
     expect(err).toContain('Usage: sluice');
   });
 
-  test.each(['--help', 'serve --help', 'check -h', 'keys create -h', 'demo --help'])(
+  test.each(['--help', 'serve --help', 'check -h', 'keys create -h', 'keys --help', 'demo --help'])(
     'shows usage for %j',
     async (line) =>
       expect(await said(line)).toMatchObject({ code: 0, out: expect.stringMatching(/^Usage: sluice/) }),
