@@ -42,7 +42,6 @@ interface Caller {
 const headWaitsMs = 250;
 
 export class ObservedCall implements Ticket {
-  readonly ahead = 0;
   /** How long the caller was held nevertheless: while the upstream was paused. Milliseconds. */
   #heldMs = 0;
   readonly #call: QueuedCall;
@@ -131,8 +130,7 @@ export class ObservedCall implements Ticket {
     return this.#call.remainingMs();
   }
 
-  /** The ticket has a deadline and a lane of its own. */
-  ensureTimeLeft(): void {}
+  /** The ticket has a lane of its own. */
   heldOutside(): void {}
 
   waitedMs(): number {
@@ -200,6 +198,7 @@ export class ObservedCall implements Ticket {
   stop(): void {
     this.#isStopped = true;
     for (const repeatNow of this.#due) repeatNow();
+    this.#known.resolve();
     if (this.#lease === null) this.#endTicket();
   }
 

@@ -27,6 +27,7 @@ import {
   type SharedMap,
 } from '../replicated/shared-map.ts';
 import type { ObservedBreaker } from '../telemetry/events.ts';
+
 /** Time from the first refusal to the first probe. */
 export const firstPauseMs = 60_000;
 export const maxPauseMs = 900_000;
@@ -137,7 +138,7 @@ export function concernOf(throttle: Throttle): Concern | null {
  * True for a refusal that may lie in the call itself: it opens a breaker only where a second one follows before any call with the
  * credential succeeds. Until then each such call is refused by the upstream itself, which costs nobody anything.
  */
-export const needsConfirmation = (throttle: Throttle): boolean =>
+const needsConfirmation = (throttle: Throttle): boolean =>
   throttle.kind === 'permanent' && throttle.reason === 'unclear';
 
 /** What an attempt shows. `null`: it was not made. */
