@@ -332,13 +332,25 @@ export class Breakers {
     throw breakerRefusal(other, this.#now());
   }
 
-  /** The change holds here at once. Of two replicas that change a breaker in the same moment the later one counts. */
+  /**
+   * The change holds here at once. Of two replicas that change a breaker in the same moment the later one counts; but one that opens a
+   * breaker of which it does not know takes over what the others know: how often it was refused.
+   */
   #change(id: BreakerId, state: Breaker): void {
-    this.#background(this.#put(this.#set(id, state), anybody));
+    const over = this.#known.has(id.key) ? anybody : null;
+    const changed = this.#set(id, state);
+    const share = async (): Promise<void> => {
+      const reply = await this.#put(changed, over);
+      if (reply.kind !== 'lost' || reply.to.kind !== 'entry') return;
+      // It was closed before the refusal.
+      if (reply.to.value.state === null) await this.#put(changed, anybody);
+      else if (this.#known.peek(id.key) === changed) this.#adopt(reply.to);
+    };
+    this.#background(share());
   }
 
-  /** Puts a state into the map, over that of the version `over`. */
-  #put({ id, state, version }: KnownBreaker, over: string): Promise<PutReply<SharedBreaker>> {
+  /** Puts a state into the map, over that of the version `over`; `null`: where there is none. */
+  #put({ id, state, version }: KnownBreaker, over: string | null): Promise<PutReply<SharedBreaker>> {
     const { until, ...shared } = state;
     const ttlMs = memoryMs + Math.max(0, until - this.#now());
     return this.#map.put({ name: id.key }, { id, state: shared }, { owner: version, ttlMs, over });

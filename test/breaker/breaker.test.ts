@@ -4,6 +4,7 @@ import {
   afterRefusal,
   afterSilence,
   asProbe,
+  Breakers,
   concernOf,
   firstPauseMs,
   isForgotten,
@@ -14,7 +15,11 @@ import {
   silentPauseMs,
   type Breaker,
 } from '../../src/breaker/breakers.ts';
-import type { Throttle } from '../../src/call.ts';
+import type { BreakerSubject, Throttle } from '../../src/call.ts';
+import { systemRandom } from '../../src/clock.ts';
+import { bucketKey } from '../../src/ids.ts';
+import { MemoryMap } from '../../src/replicated/shared-map.ts';
+import { FakeClock } from '../support/fake-clock.ts';
 
 const said = { type: 'insufficient_quota', code: null } as const;
 const since = Date.UTC(2026, 5, 1);
@@ -101,4 +106,44 @@ test.each<[number, Throttle | null, string]>([
 
 test('an attempt that failed or was not made reports nothing to a breaker', () => {
   expect([observationOf({ kind: 'failed' }).kind, observationOf(null).kind]).toEqual(['silent', 'silent']);
+});
+
+test('a replica that has missed an open breaker takes it over with its first refusal, with the pause that it has', async () => {
+  const clock = new FakeClock();
+  const pass = async (ms: number): Promise<void> => {
+    const until = clock.monotonic() + ms;
+    clock.outside(until, () => {});
+    await clock.run(until);
+  };
+  const map = new MemoryMap<never>(clock);
+  const replica = () =>
+    new Breakers({
+      clock,
+      random: systemRandom,
+      labelKey: 'of a test',
+      createMap: () => map as never,
+      onBreakerOpened() {},
+      onRefused() {},
+      onFailure(failure) {
+        throw failure;
+      },
+    });
+  const subject: BreakerSubject = {
+    upstream: 'api',
+    credential: 'credential',
+    bucket: bucketKey('b_1'),
+    host: 'api.example.com',
+    model: null,
+    operation: 'POST /v1',
+  };
+  const first = replica();
+  first.observe(subject, [], refusal);
+  for (let probes = 0; probes < 2; probes += 1) {
+    await pass(maxPauseMs);
+    first.observe(subject, await first.pass(subject), refusal);
+  }
+  const late = replica();
+  late.observe(subject, [], refusal);
+  await pass(1);
+  for (const each of [first, late]) expect(each.observed('api')).toMatchObject([{ retryInMs: 239_999 }]);
 });
