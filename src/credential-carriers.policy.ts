@@ -196,7 +196,7 @@ function* membersOf(
  * Baidu's `bce-auth-v1/AK/time/…/signature`), and the value of `X-Amz-Credential`.
  */
 const signedValue =
-  /^(?!bearer |basic )[\w-]+ +(?:\S*=.*[,;&]|[^\s:=,;&/"]+:)|^[\w-]*auth-v\d+\/|^[^/\s]+\/\d{8}\/.+_request$/is;
+  /^(?!bearer |basic )[\w-]+ +(?:[^\s=]*=.*[,;&]|[^\s:=,;&/"]+:)|^[\w-]*auth-v\d+\/|^[^/\s]+\/\d{8}\/.+_request$/is;
 
 /** The part of a credential that is the same for each call of an account. A signature is not: calls that are signed have one account in a workspace. */
 const lastingPart = (value: string, workspaceId: string): string =>

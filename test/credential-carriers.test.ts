@@ -117,6 +117,14 @@ describe('the account of a credential that the client brings', () => {
       expect(new Set(tokens.map((token) => of(`${scheme} ${token}`))).size).toBe(tokens.length);
   });
   test.each(others)('is not named by %s', (name) => expect(account({ rawFields: [name, 'x'] })).toBeNull());
+  test.each(['=', 'a=', '= ', '/12345678/', 'id="x"', ':'])(
+    'is read in a time that grows with the length alone (%s, repeated)',
+    (part) => {
+      const from = performance.now();
+      expect(account({ rawFields: ['Authorization', `x ${part.repeat(15_000)}`] })).not.toBeNull();
+      expect(performance.now() - from).toBeLessThan(100);
+    },
+  );
   test('is not named by an empty value, nor by a key of Sluice', () => {
     const key = `slc_acme1_${'k'.repeat(43)}`;
     expect(
