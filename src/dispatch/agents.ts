@@ -140,9 +140,9 @@ function readBeforeWriteFails(connection: Socket): void {
 
 /** How long before Node's own timer an unused connection counts as overdue: those that it closes stay in the pool for a moment. Milliseconds. */
 const overdueMarginMs = 100;
-/** How long the closing of an unused connection is remembered. One that was unused for less is closed by a server that stops. Milliseconds. */
+/** How long the closing of an unused connection is remembered. One that was unused for less than the least is closed by a server that stops. Milliseconds. */
 const closingMemoryMs = 600_000;
-const leastIdleMs = 1_000;
+const leastIdleMs = 100;
 /** A connection is used for this share of the time after which its origin closes unused ones. */
 const safeShare = 0.75;
 
