@@ -147,8 +147,7 @@ const longestWindowMs = (upstream: UpstreamSettings): number =>
 export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
   if (separators.length === 0) return [];
   const segments = segmentsOf(call.path);
-  const decoded = (): Buffer => decodedBody(call.rawFields, call.body);
-  const form = () => formFields(call.contentType, decoded());
+  const { json, form } = readBody(call);
   return separators.map((separator) => {
     switch (separator.kind) {
       case 'method':
@@ -160,7 +159,7 @@ export function separatorsOf(separators: readonly Separator[], call: CallRequest
       case 'form':
         return form().get(separator.name) ?? '';
       case 'body': {
-        const value = valueAt(parseJson(decoded().toString(), maxParsedBody), separator.pointer);
+        const value = valueAt(json(), separator.pointer);
         if (typeof value === 'string' || typeof value === 'number') return String(value);
         // Some APIs take the same as a form, whose fields are members of one level.
         const [name = '', ...deeper] = separator.pointer;
@@ -168,6 +167,18 @@ export function separatorsOf(separators: readonly Separator[], call: CallRequest
       }
     }
   });
+}
+
+/** The body as a document and as a form, each read once, and only where a separator asks. */
+function readBody({ contentType, rawFields, body }: CallRequest) {
+  let decoded: Buffer | null = null;
+  let json: { readonly value: unknown } | null = null;
+  let form: ReadonlyMap<string, string> | null = null;
+  const bytes = (): Buffer => (decoded ??= decodedBody(rawFields, body));
+  return {
+    json: (): unknown => (json ??= { value: parseJson(bytes().toString(), maxParsedBody) }).value,
+    form: (): ReadonlyMap<string, string> => (form ??= formFields(contentType, bytes())),
+  };
 }
 
 const segmentsOf = (pathAndQuery: string): readonly string[] =>

@@ -1,6 +1,6 @@
 /** What of a call tells its quota from others: each word of `bucketBy`. */
 import { gzipSync } from 'node:zlib';
-import { expect, test } from '@jest/globals';
+import { expect, jest, test } from '@jest/globals';
 import { buildDialect, speaks } from '../../src/config/speaks.ts';
 import type { CallRequest } from '../../src/dispatch/estimate.policy.ts';
 import { callFormOf, separatorsOf } from '../../src/journey/call-bucket.ts';
@@ -92,4 +92,16 @@ test.each([
   [['answer:x-a', 'answer:x-b'], 'several fields of responses'],
 ])('%j is refused', (words, message) => {
   expect(() => buildDialect(speaks.parse({ bucketBy: ['credential', ...words] }))).toThrow(message);
+});
+
+test('a body is read once, however many of its members separate', () => {
+  const bucketBy = ['credential', 'body:/a', 'body:/b', 'form:c', 'form:d'];
+  const { separators } = buildDialect(speaks.parse({ bucketBy })).dialect;
+  const body = gzipSync('{"a":1,"b":"x"}');
+  const read = jest.spyOn(JSON, 'parse');
+  const rawFields = ['Content-Encoding', 'gzip'];
+  const call = { method: 'POST', path: '/', contentType: null, rawFields, body };
+  expect(separatorsOf(separators, call)).toEqual(['1', 'x', '', '']);
+  expect(read).toHaveBeenCalledTimes(1);
+  read.mockRestore();
 });
