@@ -68,8 +68,8 @@ const responseSeconds = 5;
  *
  * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. The wait ends five
  * seconds before the time-out, so that they are left for the response; of a time-out under 7.5 s, a third is wait and two thirds
- * are left. A time-out that the call states always counts. One that is only known of its client counts unless the call asks for a wait: `Prefer: wait` says how long this
- * client waits.
+ * are left. A time-out that the call states always counts. One that is only known of its client counts unless the call asks for a wait:
+ * `Prefer: wait` says how long this client waits.
  */
 export function maxWaitMsOf(
   asked: {

@@ -1,6 +1,6 @@
 /**
- * Which part of which response is read for learning, without delaying what the client gets. What a
- * text means in `feedback/`. Invariant: every byte of the body is delivered once, in order.
+ * Which part of which response is read for learning, without delaying what the client gets. What a text means is in `feedback/`.
+ * Invariant: every byte of the body is delivered once, in order.
  */
 import { Readable, PassThrough, pipeline, Transform } from 'node:stream';
 import { createParser } from 'eventsource-parser';
@@ -343,8 +343,8 @@ export async function arrived(
 }
 
 // Decoding, of compressed responses for our own eyes and within bounds: what is read beside a response must not cost more than the response.
-// Nothing but a short text that is at hand is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not read; a decoder ends with
-// its response.
+// Nothing but a short text that is at hand is decoded on the event loop; a response that decodes to more than its bytes allow is passed on
+// and not read; a decoder ends with its response.
 
 const kib = 1024;
 /** What one response may decode to, bytes: text of events shrinks to a 90th at best, and a bomb to a 600,000th. */

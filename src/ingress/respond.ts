@@ -303,8 +303,7 @@ export async function writeProblem(
 // Responses made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
 // language-model SDKs read.
 //
-// Owns: the document and its fields. Does not own: sending them (`respond.ts`, `data-server.ts`).
-// Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
+// Nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
 
 /** A whole response, ready to be written. */
 export interface ProblemResponse {

@@ -283,7 +283,7 @@ export const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, L
 ];
 
 // What a client gets of the final result of its call's attempts, the fields of the upstream's response, cleaned, or a refusal, and how
-// the call's end is reported to telemetry. Does not own: the rest of the outcome (`attempts.ts`), resending, writing.
+// the call's end is reported to telemetry.
 
 /** Codes of a call whose exchange broke; of all other faults the upstream did not answer. */
 const failures: Partial<Record<TransportError['kind'], RefusalCode>> = {

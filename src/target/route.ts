@@ -1,7 +1,7 @@
 /**
  * Combines who calls with where to: a caller and a request line become a {@link Route}.
  *
- * Owns: the choice of credential and the loop guard. Does not own: the judgement of URLs (`target.policy.ts`).
+ * Owns: the judgement of targets, the choice of credential and the loop guard. Does not own: addresses (`address.policy.ts`).
  * Keeps: a credential is only ever paired with an origin of the upstream it was configured for.
  */
 import type { Call, Caller, Route } from '../call.ts';
@@ -59,9 +59,8 @@ export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSetting
 
 // Where does this request line point to?
 //
-// Owns: cutting the target out of the raw request URL and judging it. Does not own: who may call which upstream
-// (`route.ts` says so through `allowed`), and addresses (`address.policy.ts`). Keeps: one parse decides origin, and
-// path and query go on as the client's own bytes or the call is refused; nothing later parses the target again.
+// One parse decides the origin, and path and query go on as the client's own bytes or the call is refused; nothing later parses the target
+// again. Who may call which upstream is handed in (`allowed`).
 
 /** Longest target, in characters (all of them ASCII, so bytes too). */
 const maxTargetLength = 8 * 1024;
