@@ -192,17 +192,34 @@ function* membersOf(
 }
 
 /**
- * Schemes that sign each call: those with parameters (AWS and its kind, OAuth 1.0, Digest, HTTP signatures), older ones (`AWS AKIA…:signature`,
- * Baidu's `bce-auth-v1/AK/time/…/signature`), and the value of `X-Amz-Credential`.
+ * Parameters that name the signer, in schemes that sign each call: AWS and its kind, Huawei, OAuth 1.0, Akamai, Digest, Hawk, HTTP
+ * signatures. They come in any order, apart by commas, semicolons or `&`.
  */
-const signedValue =
-  /^(?!bearer |basic )[\w-]+ +(?:[^\s=]*=.*[,;&]|[^\s:=,;&/"]+:)|^[\w-]*auth-v\d+\/|^[^/\s]+\/\d{8}\/.+_request$/is;
+const signer =
+  /\b(?:credential|access|access_token|client_token|oauth_consumer_key|oauth_token|username|keyid|id)="?[^",;&/\s]+/gi;
 
-/** The part of a credential that is the same for each call of an account. A signature is not: calls that are signed have one account in a workspace. */
-const lastingPart = (value: string, workspaceId: string): string =>
-  signedValue.test(value)
-    ? `signed of ${workspaceId}`
-    : value.replace(/^[\w-]+ +/, (scheme) => `${scheme.trim().toLowerCase()} `);
+/** Older schemes: `AWS AKIA…:signature`, `SharedKey account:signature`; Baidu's is one word, `bce-auth-v1/AK/time/…/signature`. */
+const signedShort =
+  /^(?:(?!bearer |basic )[\w-]+ +(?<id>[^\s:=,;&/"]+):|(?<version>[\w-]*auth-v\d+)\/(?<key>[^/\s]+)\/)/i;
+
+/**
+ * The part of a credential that is the same for each call of an account: a signature is not. Who signs is no secret, so that another
+ * workspace could claim it: such an account is the workspace's own.
+ */
+function lastingPart(value: string, workspaceId: string): string {
+  const { id, key, version } = signedShort.exec(value)?.groups ?? {};
+  if (id !== undefined || key !== undefined) return signed([version ?? '', id ?? key ?? '']);
+  const [, scheme = '', rest = ''] = /^([\w-]+) +(.*)$/s.exec(value) ?? [];
+  // The value of `X-Amz-Credential`: access key, day, region, service.
+  if (scheme === '') return /^[^/\s]+(?=\/\d{8}\/.+_request$)/.test(value) ? signed([value]) : value;
+  const isListed = rest.includes('=') && /[,;&]/.test(rest.slice(rest.indexOf('=')));
+  const signers = isListed ? (rest.match(signer) ?? []) : [];
+  return `${scheme.toLowerCase()} ${signers.length === 0 ? rest : signed(signers)}`;
+
+  function signed(by: readonly string[]): string {
+    return [...by.map((text) => text.split('/', 1)[0] ?? '').toSorted(), workspaceId].join(' of ');
+  }
+}
 
 /** Names the quota of calls that carry no credential as far as can be seen: that of their workspace, and of no other. */
 export const accountOfWorkspace = (workspaceId: string): string => `workspace\n${workspaceId}`;

@@ -186,10 +186,11 @@ describe('the account of a credential that the client brings', () => {
     ['Baidu', (nonce, who) => ({ rawFields: ['Authorization', `bce-auth-v1/${who}/2026-11-25T00:00:00Z/1800/host/${nonce}`] })],
     ['an HTTP signature', (nonce, who) => ({ rawFields: ['Authorization', `Signature keyId="${who}", algorithm="hs2019", signature="${nonce}"`] })],
   ]; // prettier-ignore
-  test.each(signed)('is one of its workspace where each call is signed (%s)', (_, of) => {
+  test.each(signed)('is that of the signer where each call is signed (%s), within its workspace', (_, of) => {
     const first = account(of('n1', 'AKIA1'));
     expect(first).not.toBeNull();
     expect(account(of('n2', 'AKIA1'))).toBe(first);
+    expect(account(of('n1', 'AKIA2'))).not.toBe(first);
     // Who signs is no secret: another workspace that names the same one has not shown to be it.
     expect(account({ ...of('n1', 'AKIA1'), workspaceId: 'other' })).not.toBe(first);
   });

@@ -80,17 +80,19 @@ export const singleValues = (value: string): readonly string[] =>
 
 // Durations
 
-/** Milliseconds of a unit by its words. */
+/** Milliseconds of a unit by its words, in the languages in which providers write. */
 const units = meaningOfWords<number>([
   [1e-6, 'ns nanosecond nanoseconds'],
   [1e-3, 'us µs μs microsecond microseconds'], // U+00B5, what Go writes, and U+03BC, what it also reads
-  [1, 'ms msec msecs millis millisecond milliseconds'],
-  [1_000, 's sec secs second seconds 秒'],
-  [60_000, 'm min mins minute minutes 分 分钟'],
-  [3_600_000, 'h hr hrs hour hours 小时'],
+  [1, 'ms msec msecs millis millisecond milliseconds 毫秒'],
+  [1_000, 's sec secs second seconds sekunde sekunden seconde secondes segundo segundos secondo secondi'],
+  [1_000, 'секунда секунду секунды секунд 秒 초'],
+  [60_000, 'm min mins minute minutes minuten minuto minutos minuti минута минуту минуты минут 分 分钟 분'],
+  [3_600_000, 'h hr hrs hour hours stunde stunden heure heures hora horas ora ore час часа часов'],
+  [3_600_000, '小时 時間 시간'],
   [86_400_000, 'd day days'],
 ]);
-const unitWord = `(?:${[...units.keys()].toSorted((a, b) => b.length - a.length).join('|')})(?![a-zµμ])`;
+const unitWord = `(?:${[...units.keys()].toSorted((a, b) => b.length - a.length).join('|')})(?![a-zµμа-я])`;
 const term = new RegExp(`(?:,? and |,? )?(\\d+(?:\\.\\d*)?|\\.\\d+)[ -]?(${unitWord})`, 'iy');
 /** How a duration with its unit is written within a sentence: the source of a pattern for what `durationMs` reads. */
 const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|\\bpt(?:\\d+(?:\\.\\d+)?[hms])+|(?:(?:,? and |,? )?(?:(?<!\\d)\\d{1,12}(?:\\.\\d{1,12})?|\\.\\d{1,12})[ -]?${unitWord})+)`;
@@ -265,15 +267,27 @@ function longestNamed(fields: Fields, at: ResponseTime, states: 'retry' | 'other
     const isNamed = named?.states === states && !left.some((amount) => amount >= 1);
     // However the limit is called: X, `x-app-limit-24hour-reset`.
     const isSpent = states === 'other' && name.includes('reset') && left.some((amount) => amount < 1);
-    // Meta: `{"1":[{"estimated_time_to_regain_access":19}]}`
-    const isDocument = states === 'other' && value.startsWith('{') && /limit|usage/.test(name);
-    if (!isNamed && !isSpent && !isDocument) continue;
-    const waitMs = isDocument
-      ? parsedWaitMs(parseJson(value), at)
-      : longestWaitMs(value, (single) => timeInUnit(single, named?.unit ?? '', at));
-    foundMs = longer(foundMs, waitMs);
+    if (isNamed || isSpent)
+      foundMs = longer(
+        foundMs,
+        longestWaitMs(value, (single) => timeInUnit(single, named?.unit ?? '', at)),
+      );
+    else if (states === 'other' && named === null && /limit|quota|usage|throttl/.test(name))
+      foundMs = longer(foundMs, insideWaitMs(value, at));
   }
   return foundMs;
+}
+
+/**
+ * The draft of the IETF in a field of another name (`"tenant";r=0;t=1800`), `limit=10, remaining=0, reset=30`, and Meta's
+ * `{"1":[{"estimated_time_to_regain_access":19}]}`.
+ */
+function insideWaitMs(value: string, at: ResponseTime): number | null {
+  if (value.startsWith('{')) return parsedWaitMs(parseJson(value), at);
+  const seconds = /\br=0 ?; ?t=(\d{1,9})\b/.exec(value)?.[1];
+  if (seconds !== undefined) return usableWaitMs(timeLeftMs(seconds, 'seconds', at));
+  const hasRoom = /(?:remaining|left|\br) ?[=:] ?[1-9]/i.test(value);
+  return /[=:]/.test(value) && !hasRoom ? sentenceWaitMs(value, at) : null;
 }
 
 // Bodies
@@ -333,7 +347,7 @@ const asksToRetry = new RegExp(
     '\\b(?:re-?)?try|\\bagain|\\bwait|come back|cool ?down|back ?off|\\bpaus|\\bhold on|\\bsleep|\\beta\\b|time (?:remaining|left)',
     '(?:remaining|left) time|\\bresets?\\b|\\bresum|\\brenew|refill|replenish|restored|\\bun(?:lock|block)|\\blifted',
     '(?:block|bann|lock|suspend|throttl|tim)ed\\b[^\\d]{0,20} for|more \\w+ for|only \\w+ \\w+ after|available\\b[^\\d]{0,20} (?:in|after)|(?:next|another) \\w+\\b[^\\d]{0,20} (?:in|after)',
-    '等待|重试|[后後]',
+    'erneut|versuch|warten|réessa|attend|de nuevo|espere|novamente|aguard|riprov|повтор|подожд|等待|重试|再|待ち|다시|[后後후뒤]',
   ].join('|'),
   'i',
 );
@@ -344,7 +358,7 @@ const countsWithin =
   /(?:\b(?:per|every|each|last|past|previous|than|took|time(?:d )?-?out(?: after)?|at|until)|[/每]) ?(?:the )?$/i;
 /** What stands around a time that a word asks for behind it: "in 30 seconds you can try again", "30 seconds until the reset". */
 const standsBeforeAsked = /(?:^|\b(?:in|after)) ?$/i;
-const standsBehindTime = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後])/i;
+const standsBehindTime = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
 /** Vimeo's "an hour or so" is no time: a field beside it states the reset. */
 const durations = new RegExp(
   `${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b(?! or so)`,
@@ -354,11 +368,27 @@ const instants = new RegExp(instantInText, 'i');
 /** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
 const bareSeconds =
   /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_|\buntil(?= \d{13})):? ?(\d{1,13}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
+/** A member of a text in another form: an element or attribute of XML, a form, a document within a text, "Wait time: 30 seconds". */
+const namedMember =
+  /(?<![\w-])([a-z][\w -]{1,48})["'\\]{0,2} ?[=:>] ?["'\\]{0,2}((?:[^"'<>&,;\\}\n]|,(?=\d{3}\b)){1,64})/gi;
+/** "30 to 60 seconds": the first number of a range. */
+const rangeStart = new RegExp(
+  `(?<![\\d.])\\d{1,9}(?:\\.\\d{1,9})? ?(?:-|–|to|or) ?(?=${durationInText})`,
+  'gi',
+);
+
 /** Milliseconds until the time that a text names, 1 ms to a day; `null`: it names none. */
 export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const read = text.slice(0, maxSentence);
   if (!/\d|\b(?:an?|one) /i.test(read)) return null;
+  for (const [, name = '', value = ''] of read.matchAll(namedMember)) {
+    const stated = readName(name);
+    if (stated === null || stated.states === 'time') continue;
+    const waitMs = usableWaitMs(timeInUnit(value.trim(), stated.unit, at));
+    if (waitMs !== null) return waitMs;
+  }
   const plain = read
+    .replaceAll(rangeStart, '')
     .replaceAll('(s)', 's')
     .replaceAll(/(["'`])(\d{1,9})\1/g, '$2')
     .replaceAll(/(?<=\d) more(?= [smh])/g, '');
