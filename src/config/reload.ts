@@ -4,8 +4,9 @@
  * older text never a newer one; a change is taken over within a second, and a long text as soon as it is checked: in a thread of its own,
  * so that calls go on meanwhile.
  */
+import { statSync } from 'node:fs';
 import { every, filePollMs, type CancelTimer, type Clock } from '../clock.ts';
-import { ConfigError, readFiles, settingsApart, type ConfigSource } from './load.ts';
+import { ConfigError, envFileOf, readFiles, settingsApart, type ConfigSource } from './load.ts';
 import type { Settings } from './settings.ts';
 
 export interface WatchOptions extends ConfigSource {
@@ -18,11 +19,23 @@ export interface WatchOptions extends ConfigSource {
   readonly onError: (error: Error) => void;
 }
 
+/** At so many looks after a change the files are read: the times of some file systems do not tell two changes of one second apart. */
+const readsAfterChange = 6;
+
+/** What the system says of a file: of one that has changed something else. */
+function stampOf(path: string): string {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  return stat === undefined ? '' : `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}`;
+}
+
 /** Watches from its making on. */
 export class SettingsWatch {
   readonly #options: WatchOptions;
   readonly #stopWatching: CancelTimer;
   readonly #stop = new AbortController();
+  /** Of both files, at the last look. */
+  #stamp = '';
+  #readsLeft = readsAfterChange;
   /** The reload that was asked for last: they follow each other. */
   #last: Promise<boolean> = Promise.resolve(true);
   #isReloading = false;
@@ -53,7 +66,13 @@ export class SettingsWatch {
   /** Takes over a text that is not in use and has been seen twice: a half-written file may be valid YAML. */
   #check(): void {
     if (this.#isReloading) return;
+    const { path } = this.#options;
     try {
+      const stamp = `${stampOf(path)}, ${stampOf(envFileOf(path))}`;
+      if (stamp !== this.#stamp) this.#readsLeft = readsAfterChange;
+      this.#stamp = stamp;
+      if (this.#readsLeft === 0) return;
+      this.#readsLeft -= 1;
       const { digest } = readFiles(this.#options);
       if (digest === this.#lastDigest) return;
       if (digest === this.#seenDigest) void this.#reloadNext();

@@ -1,7 +1,7 @@
 /** When a changed configuration file is read again, checked in a thread and handed over, and what a mistake in it costs. */
 import { createHash } from 'node:crypto';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
@@ -87,6 +87,16 @@ describe('of a file that is looked at from time to time,', () => {
     expect(seen()).toEqual([0, 0]);
     await write(textWith('two'));
     expect(seen()).toEqual([1, 0]);
+  });
+
+  test('a text that has not changed is not read again and again', async () => {
+    const { advance } = polled(`${textWith('one')}# ${'x'.repeat(1_000_000)}\n`);
+    const bytesRead = (): number =>
+      Number(/^rchar: (\d+)$/m.exec(readFileSync('/proc/self/io', 'latin1'))?.[1]);
+    await advance();
+    const before = bytesRead();
+    await advance();
+    expect(bytesRead() - before).toBeLessThan(1_000_000);
   });
 
   test('a change of the .env beside the file is a change: it cures a missing variable, and gives another value', async () => {
