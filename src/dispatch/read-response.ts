@@ -315,7 +315,7 @@ export function peek(body: Readable, limits: PeekLimits, clock: Clock): Promise<
 }
 
 /** A stream of bytes. */
-export const streamOf = (chunks: Iterable<Buffer> | AsyncIterable<Buffer>): Readable =>
+const streamOf = (chunks: Iterable<Buffer> | AsyncIterable<Buffer>): Readable =>
   Readable.from(chunks, { objectMode: false });
 
 async function* broken(held: Buffer, error: Error): AsyncGenerator<Buffer> {
@@ -393,7 +393,7 @@ interface Decoder {
 }
 
 /** A decoder that hands on what it decodes; `null`: the coding is not known, or enough other bodies are being decoded. */
-export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
+function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
   const [name, ...others] = codingsIn(encoding);
   if (name === undefined) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
   const [windowBytes, create] = (others.length === 0 ? codings.get(name) : undefined) ?? [0];

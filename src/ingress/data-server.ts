@@ -256,7 +256,7 @@ export class DataServer {
  * Answers a request that never becomes a call.
  * @param mustEnd the connection ends with the response: its framing is in doubt, or the process is overloaded
  */
-export async function refuseRequest(
+async function refuseRequest(
   response: ServerResponse,
   refusal: Refusal,
   parts: ServeParts,
@@ -329,7 +329,7 @@ const noSuchRoute = new Refusal('not_found', {
  * The routes, and what the server makes requests and responses of: of the prototypes that Express would give each of them, because V8 is
  * slow with an object whose prototype was changed.
  */
-export function buildRoutes(parts: ServeParts) {
+function buildRoutes(parts: ServeParts) {
   const { handle, activity, onBug } = parts;
   const app = express();
   class AppRequest extends IncomingMessage {}

@@ -24,7 +24,7 @@ const framingFields: ReadonlySet<string> = new Set(['connection', 'content-lengt
  * there is no body (RFC 9110 §8.6, RFC 9112 §6). `bodiless`: no body is sent, whatever the upstream's is; `declaredBytes`: the length
  * promised by the head, `null` = none is. Returns `null` when the status cannot be answered with.
  */
-export function framingOf(
+function framingOf(
   method: string | undefined,
   { status, fields, body, shouldRetry }: Pick<Outcome, 'status' | 'fields' | 'body' | 'shouldRetry'>,
 ) {

@@ -277,7 +277,7 @@ const spent = (answered: Answered): ReturnType<typeof spentOf> =>
  * A stream that turned into a throttle closes the bucket for all workspaces, at its end; its own client has seen the event. What the
  * event states holds now, however long ago the head came. `lesson`: of the response, with its ages as of now.
  */
-export const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, Lesson] => [
+const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, Lesson] => [
   throttled(feedback.throttle?.waitMs ?? lateThrottleMs, 0),
   { ...lesson, feedback, headAgoMs: 0 },
 ];
@@ -293,7 +293,7 @@ const failures: Partial<Record<TransportError['kind'], RefusalCode>> = {
 };
 
 /** `mayRepeat`: false when repeating could run the call twice. */
-export function failureRefusal(error: TransportError, mayRepeat: boolean): Refusal {
+function failureRefusal(error: TransportError, mayRepeat: boolean): Refusal {
   const detail = failureWords(error);
   return new Refusal(failures[error.kind] ?? 'upstream_unreachable', {
     ...(detail === null ? {} : { detail }),

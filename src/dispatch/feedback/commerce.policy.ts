@@ -50,7 +50,7 @@ const restWindowMs = 20_000;
  * The call-limit field, or `null`. Its name may have any prefix, and underscores instead of dashes. Where a response has several with
  * different values, the fuller one is believed.
  */
-export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
+function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
   let fullest: CallLimit | null = null;
   for (const [name, value] of fields) {
     if (!/(?:shop-api-call-limit|_shop_api_call_limit)$/.test(name)) continue;

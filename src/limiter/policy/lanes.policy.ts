@@ -255,7 +255,7 @@ export interface Standing {
 }
 
 /** The ticket has entered the lane's line: it stands among the calls of its caller. */
-export function joinCaller(lane: Lane, ticket: Ticket): void {
+function joinCaller(lane: Lane, ticket: Ticket): void {
   if (lane.callers === null && ticket.caller === undefined) return;
   const callers = (lane.callers ??= callersOf(lane, ticket));
   const name = knownAs(callers, ticket.caller);
@@ -298,7 +298,7 @@ const idleIn = ({ virtual, lines }: Callers): CallerKey[] =>
   [...lines].flatMap(([name, { line, start }]) => (line.size === 0 && start <= virtual ? [name] : []));
 
 /** The ticket has left the lane's line. */
-export function leaveCaller(lane: Lane, { id, caller = unnamed }: Ticket): void {
+function leaveCaller(lane: Lane, { id, caller = unnamed }: Ticket): void {
   const { callers, line } = lane;
   if (callers === null) return;
   if (line.size === 0) {

@@ -287,7 +287,7 @@ export const roundingMs = 1_000;
  * Up to this stated time the rounding is not subtracted: it is a tenth of the time or more, so that the time could as well be that of
  * a longer window. Milliseconds.
  */
-export const roundedFromMs = 10 * secondMs;
+const roundedFromMs = 10 * secondMs;
 
 /**
  * The estimate, milliseconds; `null` = nothing is known.

@@ -315,7 +315,7 @@ export const maxArrivalAheadMs = 50;
 type OrderedAdmission = StoredAdmission & { readonly order: number; readonly kept: Reservation | null };
 
 /** Enters a ticket into its lane, or refuses it at once: the ticket, or the refusal. Idempotent by ticket id. */
-export function enterOrRefuse(
+function enterOrRefuse(
   bucket: Bucket,
   { admission, replica }: { readonly admission: StoredAdmission; readonly replica: ReplicaId },
   now: number,
@@ -404,7 +404,7 @@ export function orderOf({ position, urgency }: StoredAdmission, now: number): nu
 }
 
 /** What the owner of a ticket that was entered is told. */
-export function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
+function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
   const { order } = ticket;
   const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
   if (lease !== undefined) return { kind: 'granted', order, lease: lease.token, expiresAt: lease.expiresAt };
