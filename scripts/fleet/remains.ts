@@ -2,9 +2,14 @@
 import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
-import { createState, fold } from '../../src/limiter/over-log/fold.ts';
-import { type LogEvent, restore, type SharedState } from '../../src/limiter/over-log/state.ts';
-import { readEntry } from '../../src/log/entry.ts';
+import {
+  createState,
+  fold,
+  type LogEvent,
+  restore,
+  type SharedState,
+} from '../../src/limiter/over-log/fold.ts';
+import { readEntry } from '../../src/log/redis-commands.ts';
 
 /** How an operator gets in, where not everybody does. */
 export interface Access {

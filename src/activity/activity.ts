@@ -7,7 +7,7 @@ import type { MeterSnapshot } from '../bucket.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
-import type { WhenDown } from '../limiter/when-down.policy.ts';
+import type { WhenDown } from '../limiter/limiter.ts';
 import type { ConfigurationState, LimiterHealth, LivePressure } from '../telemetry/events.ts';
 import type { Labels } from '../telemetry/labels.ts';
 import {

@@ -5,7 +5,7 @@
  * Of several findings the worst comes first; two more are told with it. Colours are what callers feel: red where calls are refused, amber
  * where there is no room or calls wait long, green where there is room, blue where an API is only watched, grey where nothing is known.
  */
-import type { WhenDown } from '../limiter/when-down.policy.ts';
+import type { WhenDown } from '../limiter/limiter.ts';
 import type { ConfigurationState, LimiterHealth } from '../telemetry/events.ts';
 import { dayMs, hourMs, minuteMs, secondMs } from '../time-units.ts';
 import type { Cell, hourOf, lastMinuteOf } from './cell.policy.ts';

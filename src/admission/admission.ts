@@ -20,12 +20,11 @@ import { CeilingGate, type SlotReply } from './ceiling-gate.ts';
 import { inSlices } from '../slices.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { LateRefusals } from './late-refusals.ts';
-import { Lanes, type LaneView } from './lanes.ts';
+import type { LaneView } from './lanes.ts';
 import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
 import { present, type QueuedCall, WaitRegistry, withSettings } from './queued-call.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
-import { WaitCauses } from './wait-causes.ts';
 
 /** What the queue is built of: what its own parts share follows from it. */
 export interface AdmissionQueueParts
@@ -53,11 +52,9 @@ export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #lateRefusals: LateRefusals;
-  readonly #causes: WaitCauses;
   readonly #observed: ObservedParts;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
-  readonly #lanes: Lanes;
   readonly #rotation: LaneRotation;
   /** Of the latest reload; `null` = there was none. */
   #latest: SettingsOf | null = null;
@@ -66,7 +63,7 @@ export class AdmissionQueue {
   readonly listener: LimiterListener = {
     onGrant: (grant) => this.#gate.onGrant(grant),
     onClosed: (bucket, closedMs) => {
-      this.#causes.onClosed(bucket);
+      this.#registry.causes.onClosed(bucket);
       this.#lateRefusals.onStandstill(bucket, null, closedMs);
     },
   };
@@ -80,18 +77,15 @@ export class AdmissionQueue {
       detached: (work) => void work.catch(onFailure),
     };
     this.#parts = parts;
-    this.#lanes = new Lanes(parts.clock);
-    const causes = new WaitCauses(parts, () => lateRefusals.onHeld());
-    const registry = new WaitRegistry(parts, this.#lanes, causes);
+    const registry = new WaitRegistry(parts, () => lateRefusals.onHeld());
     const rotation = new LaneRotation(parts, registry);
     const lateRefusals = new LateRefusals(parts, registry, rotation);
     this.#registry = registry;
-    this.#causes = causes;
     this.#rotation = rotation;
     this.#lateRefusals = lateRefusals;
     this.#observed = { ...parts, registry, buckets: new ObservedBuckets() };
     const onAnswer = (bucket: BucketKey): void => this.#yieldIn(bucket);
-    this.#gate = new CeilingGate({ ...parts, registry, rotation, lateRefusals, causes, onAnswer });
+    this.#gate = new CeilingGate({ ...parts, registry, rotation, lateRefusals, onAnswer });
     parts.ceilings.listen((key) => rotation.onSlotBack(key));
   }
 
@@ -163,7 +157,7 @@ export class AdmissionQueue {
     const kept = await keep(failure.details.retryInMs ?? 0, request.admission.reservation);
     if (kept === null) return failure;
     // The refusal knew nothing of calls that were refused with it: behind them the ceiling may have a slot later.
-    const lane = this.#lanes.of(request);
+    const lane = this.#registry.lanes.of(request);
     const position = this.#rotation.turns(lane)(lane, kept.ahead);
     const [hold] = await ceilings.forecast(ceiling, [position]);
     const isLater = hold !== undefined && hold.waitMs > kept.waitMs;
@@ -209,7 +203,7 @@ export class AdmissionQueue {
       lane.latest = withSettings(lane.latest, settings);
       report(this.#parts, [lane.latest]);
     };
-    detached(inSlices(clock, [...this.#lanes.all()], follow));
+    detached(inSlices(clock, [...this.#registry.lanes.all()], follow));
     this.#lateRefusals.onReconfigured(changed);
   }
 
@@ -217,7 +211,7 @@ export class AdmissionQueue {
   #yieldIn(bucket: BucketKey): void {
     const { limiter } = this.#parts;
     if (!limiter.statesLimit(bucket)) return;
-    const yielding = [...this.#lanes.all()].filter(
+    const yielding = [...this.#registry.lanes.all()].filter(
       (lane) => lane.bucket === bucket && lane.latest.yielded !== null,
     );
     if (yielding.length === 0) return;
@@ -249,7 +243,7 @@ export class AdmissionQueue {
 
   /** The lanes that calls of this process have used lately, each with its bucket, upstream and ceiling. */
   lanes(): Iterable<LaneView> {
-    return this.#lanes.all();
+    return this.#registry.lanes.all();
   }
 
   /**
@@ -291,7 +285,7 @@ export class ArrivalOrder {
 
 /** Puts calls under the settings that `settingsOf` has for them (`null` = unchanged). Returns those whose settings changed. */
 function reconfigure(
-  parts: Pick<AdmissionParts, 'limiter' | 'detached'>,
+  parts: AdmissionParts,
   calls: Iterable<QueuedCall>,
   settingsOf: SettingsOf,
 ): readonly QueuedCall[] {
@@ -303,18 +297,13 @@ function reconfigure(
     call.lane.latest = call.request;
     changed.push(call);
   }
-  report(
-    parts,
-    changed.map(({ request }) => request),
-  );
+  const requests = changed.map(({ request }) => request);
+  report(parts, requests);
   return changed;
 }
 
 /** Tells the limiter the settings of these requests. */
-function report(
-  { limiter, detached }: Pick<AdmissionParts, 'limiter' | 'detached'>,
-  requests: readonly AdmissionRequest[],
-): void {
+function report({ limiter, detached }: AdmissionParts, requests: readonly AdmissionRequest[]): void {
   const admissions = requests.map(({ admission }) => admission);
   for (const [bucket, own] of Map.groupBy(admissions, (one) => one.bucket)) {
     const lanes = new Map(

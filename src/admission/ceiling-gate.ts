@@ -17,7 +17,6 @@ import type { LateRefusals } from './late-refusals.ts';
 import { present, type QueuedCall, type WaitRegistry } from './queued-call.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts, Lease } from './ticket.ts';
-import type { WaitCauses } from './wait-causes.ts';
 
 /** A grant and the call that it is for. */
 interface GrantedCall {
@@ -29,7 +28,6 @@ export interface GateParts extends AdmissionParts {
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly lateRefusals: LateRefusals;
-  readonly causes: WaitCauses;
   /** The limiter has learned from a response of a call whose default ceilings may yield. */
   readonly onAnswer: (bucket: BucketKey) => void;
 }
@@ -47,11 +45,11 @@ export const edgeOf = (limit: number): number => Math.max(16, Math.ceil(limit / 
 
 export class CeilingGate {
   readonly #parts: GateParts;
-  readonly #slots: CeilingSlots;
+  /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
+  #farLateMs = 0;
 
   constructor(parts: GateParts) {
     this.#parts = parts;
-    this.#slots = new CeilingSlots(parts);
   }
 
   /**
@@ -71,7 +69,7 @@ export class CeilingGate {
       return null;
     if (limiter.laneCeiling(lane.bucket, lane.key) !== null) return null;
     lane.asksAheadUntil = -Infinity;
-    const asked = this.#slots.ask(call);
+    const asked = this.#ask(call);
     // Whoever uses the reply notices that the store failed, which may be later than the failure.
     asked.catch(() => {});
     return asked;
@@ -80,7 +78,7 @@ export class CeilingGate {
   /** No grant follows on a slot that was asked for ahead: it goes back, if one was taken. Rejects only with what is a bug. */
   async giveBack(asked: Promise<SlotReply>): Promise<void> {
     try {
-      await this.#slots.giveBack(await asked);
+      await this.#slotBack(await asked);
     } catch (failure) {
       // A store that is unavailable gave no slot. The call is not refused for it here: it may wait until the store is back.
       if (!(failure instanceof Refusal)) throw failure;
@@ -107,7 +105,7 @@ export class CeilingGate {
     call.request = present(call.request, this.#parts.limiter);
     call.mayTakeReserved = grant.isDue === true;
     call.asksForSlot = true;
-    const passed = this.#takeSlot({ call, grant }, askedAhead ?? this.#slots.ask(call), gate.tail);
+    const passed = this.#takeSlot({ call, grant }, askedAhead ?? this.#ask(call), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceiling-store.ts`).
     gate.tail = passed.catch((error: unknown) => {
@@ -123,18 +121,18 @@ export class CeilingGate {
     const { returned } = gate;
     // Slots that are too old are taken again by all calls of the lane at once: one after the other, each would wait for a reply of its own, in
     // which the slots of all behind it become too old.
-    const slotReply = await this.#slots.fresh(call, await asked);
+    const slotReply = await this.#fresh(call, await asked);
     await before;
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant)) return this.#stop(pending, slotReply, null);
     // An earlier grant was returned while this one waited for it: this one must not go first. In one process a lane that does not pause would
     // be granted the next call, which finds its predecessor returned, endlessly and without letting other events run.
     if (gate.returned > returned && isTaken(slotReply)) {
-      await this.#slots.giveBack(slotReply);
+      await this.#slotBack(slotReply);
       return this.#requeue(pending, { kind: 'returned', sleepMs: lanePauseMs, because: 'backoff' });
     }
     if (isTaken(slotReply) && !call.isWaiting) await call.callerWaits();
-    const fresh = await this.#slots.fresh(call, slotReply);
+    const fresh = await this.#fresh(call, slotReply);
     if (!isTaken(fresh)) return this.#onRefused(pending, fresh);
     if (hasMoved(call, grant)) return this.#stop(pending, fresh, null);
     const now = this.#parts.clock.monotonic();
@@ -178,7 +176,7 @@ export class CeilingGate {
 
   /** The call ended or moved while the ceiling was asked, or must end now (`stop`): the grant goes back, and the slot if there is one. */
   async #stop({ call, grant }: GrantedCall, slotReply: SlotReply, stop: unknown): Promise<void> {
-    await this.#slots.giveBack(slotReply);
+    await this.#slotBack(slotReply);
     this.#drop(grant);
     if (stop !== null) this.#parts.registry.end(call, stop);
   }
@@ -216,11 +214,10 @@ export class CeilingGate {
     }
     // The ticket of a call that is gone has left the lane; returning the grant would put it back, and nobody would remove it.
     if (call.isGone || isMoved) return this.#drop(grant);
-    const { causes, registry } = this.#parts;
+    const { limiter, detached, registry } = this.#parts;
     if (call.isWaiting) registry.begins(call);
-    const { limiter, detached } = this.#parts;
     const heard = (): void => {
-      causes.onEvent(call.lane);
+      registry.causes.onEvent(call.lane);
       registry.moveToJoinedBucket(call);
     };
     detached(limiter.settle(grant, returned, null).then(heard));
@@ -230,6 +227,70 @@ export class CeilingGate {
   #drop(grant: Grant): void {
     const { detached, limiter } = this.#parts;
     detached(limiter.settle(grant, { kind: 'dropped' }, null));
+  }
+
+  // Slots. The ceiling counts a slot from the time at which it was taken, but it bounds what arrives upstream: a call that could not leave at
+  // once takes its slot again. A store whose replies take long counts them from a later time.
+
+  /**
+   * The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. A refusal, the slot of a ceiling without
+   * a minute, and that of a call that is not sent any more are not taken again.
+   */
+  async #fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
+    const { clock } = this.#parts;
+    let slot = asked;
+    while (isTaken(slot) && slot.ceiling.perMinute !== null && !call.isGone) {
+      const now = clock.monotonic();
+      if (now <= slot.goodUntil || now > call.deadline) break;
+      slot = await this.#ask(call, slot);
+    }
+    return slot;
+  }
+
+  async #slotBack({ ceiling, reply }: SlotReply): Promise<void> {
+    if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
+  }
+
+  /** Asks the call's ceiling for a slot, in the place of an earlier one; a far store for one of a call that leaves later. */
+  async #ask(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
+    const { clock, ceilings, limiter } = this.#parts;
+    const { ceiling, lane } = call;
+    const { bucket, ticket, ceilingTag } = call.request.admission;
+    const again = earlier?.reply.kind === 'taken' ? earlier.reply.slot : undefined;
+    const lateMs = this.#farLateMs;
+    const askedAt = clock.monotonic();
+    const kept = limiter.keptSlots(bucket, ceiling.key, ticket);
+    const reply =
+      kept === null
+        ? await ceilings.take(ceiling, again, lateMs)
+        : await this.#takeBeside(kept, { ceiling, again, lateMs });
+    const now = clock.monotonic();
+    const tookMs = now - askedAt;
+    this.#farLateMs = tookMs > farMs ? Math.min(farReplies * tookMs, maxLateMs) : 0;
+    lane.ceilingUse = useOf(ceiling, reply, now);
+    const asked = { ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs };
+    return reply.kind === 'taken'
+      ? { ...asked, reply }
+      : { ...asked, reply, keptForOthers: reply.isDaily ? null : kept };
+  }
+
+  /** Takes a slot only where as many are left as are kept for reservations. */
+  async #takeBeside(
+    { count, forMs }: KeptSlots,
+    { ceiling, again, lateMs }: { ceiling: CeilingRef; again: Slot | undefined; lateMs: number },
+  ): Promise<TakeReply> {
+    const { ceilings } = this.#parts;
+    const { key, perMinute, perDay } = ceiling;
+    const less = (limit: number | null): number | null => (limit === null ? null : limit - count);
+    const others = { key, perMinute: less(perMinute), perDay: less(perDay) };
+    if (Math.min(others.perMinute ?? 1, others.perDay ?? 1) < 1) {
+      if (again !== undefined) await ceilings.giveSlotBack(ceiling, again);
+      return { kind: 'refused', waitMs: forMs, isDaily: false };
+    }
+    const reply = await ceilings.take(others, again, lateMs);
+    return reply.kind === 'taken'
+      ? { ...reply, state: withSlots(reply.state, count) }
+      : { ...reply, waitMs: Math.min(reply.waitMs, forMs) };
   }
 }
 
@@ -334,79 +395,3 @@ const isTaken = (slot: SlotReply): slot is TakenSlot => slot.reply.kind === 'tak
 /** A ceiling with so many slots more: its client is told of the workspace's ceiling, not of the part that the call may use. */
 const withSlots = (state: CeilingState | null, more: number): CeilingState | null =>
   state === null ? null : { ...state, limit: state.limit + more, remaining: state.remaining + more };
-
-/**
- * Asks the ceiling for slots, also beside what is kept for reservations. The ceiling counts a slot from the time at which it was taken, but it
- * bounds what arrives upstream: a call that could not leave at once takes its slot again. A store whose replies take long counts them from a
- * later time.
- */
-class CeilingSlots {
-  readonly #parts: AdmissionParts;
-  /** How much later than it asks a call of a far store may leave; 0 = the store is near. Milliseconds. */
-  #farLateMs = 0;
-
-  constructor(parts: AdmissionParts) {
-    this.#parts = parts;
-  }
-
-  /**
-   * The reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. A refusal, the slot of a ceiling without
-   * a minute, and that of a call that is not sent any more are not taken again.
-   */
-  async fresh(call: QueuedCall, asked: SlotReply): Promise<SlotReply> {
-    const { clock } = this.#parts;
-    let slot = asked;
-    while (isTaken(slot) && slot.ceiling.perMinute !== null && !call.isGone) {
-      const now = clock.monotonic();
-      if (now <= slot.goodUntil || now > call.deadline) break;
-      slot = await this.ask(call, slot);
-    }
-    return slot;
-  }
-
-  async giveBack({ ceiling, reply }: SlotReply): Promise<void> {
-    if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
-  }
-
-  /** Asks the call's ceiling for a slot, in the place of an earlier one; a far store for one of a call that leaves later. */
-  async ask(call: QueuedCall, earlier?: SlotReply): Promise<SlotReply> {
-    const { clock, ceilings, limiter } = this.#parts;
-    const { ceiling, lane } = call;
-    const { bucket, ticket, ceilingTag } = call.request.admission;
-    const again = earlier?.reply.kind === 'taken' ? earlier.reply.slot : undefined;
-    const lateMs = this.#farLateMs;
-    const askedAt = clock.monotonic();
-    const kept = limiter.keptSlots(bucket, ceiling.key, ticket);
-    const reply =
-      kept === null
-        ? await ceilings.take(ceiling, again, lateMs)
-        : await this.#takeBeside(kept, { ceiling, again, lateMs });
-    const now = clock.monotonic();
-    const tookMs = now - askedAt;
-    this.#farLateMs = tookMs > farMs ? Math.min(farReplies * tookMs, maxLateMs) : 0;
-    lane.ceilingUse = useOf(ceiling, reply, now);
-    const asked = { ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs };
-    return reply.kind === 'taken'
-      ? { ...asked, reply }
-      : { ...asked, reply, keptForOthers: reply.isDaily ? null : kept };
-  }
-
-  /** Takes a slot only where as many are left as are kept for reservations. */
-  async #takeBeside(
-    { count, forMs }: KeptSlots,
-    { ceiling, again, lateMs }: { ceiling: CeilingRef; again: Slot | undefined; lateMs: number },
-  ): Promise<TakeReply> {
-    const { ceilings } = this.#parts;
-    const { key, perMinute, perDay } = ceiling;
-    const less = (limit: number | null): number | null => (limit === null ? null : limit - count);
-    const others = { key, perMinute: less(perMinute), perDay: less(perDay) };
-    if (Math.min(others.perMinute ?? 1, others.perDay ?? 1) < 1) {
-      if (again !== undefined) await ceilings.giveSlotBack(ceiling, again);
-      return { kind: 'refused', waitMs: forMs, isDaily: false };
-    }
-    const reply = await ceilings.take(others, again, lateMs);
-    return reply.kind === 'taken'
-      ? { ...reply, state: withSlots(reply.state, count) }
-      : { ...reply, waitMs: Math.min(reply.waitMs, forMs) };
-  }
-}

@@ -34,10 +34,7 @@ export class LaneRotation {
   /** How long after a slot has come free the lane wakes, milliseconds. */
   delayMs(own: LaneView): number {
     let ahead = 0;
-    for (const other of this.#rivalsOf(own)) {
-      if (compare(other, own) < 0) ahead += 1;
-      if (ahead >= maxAhead) break;
-    }
+    for (const { lane } of this.#rivalsOf(own)) if (ahead < maxAhead && compare(lane, own) < 0) ahead += 1;
     return ahead * serviceMs;
   }
 
@@ -52,9 +49,7 @@ export class LaneRotation {
     const depths = new Map<LaneView, number>();
     /** Slots that others take before a background call, which takes no turn with them. */
     let reserved = 0;
-    for (const other of this.#rivalsOf(lane)) {
-      const elsewhere = Math.max(0, (this.#ceilingOf(other)?.waiting ?? 0) - other.waiting);
-      const depth = other.waiting + elsewhere;
+    for (const { lane: other, depth } of this.#rivalsOf(lane)) {
       if (isBackground(lane.key) && !isBackground(other.key)) reserved += depth;
       else depths.set(other, depth);
     }
@@ -88,16 +83,13 @@ export class LaneRotation {
     });
   }
 
-  /** Lanes that wait for the lane's ceiling, itself among them. Those of the background are rivals of each other only. */
-  *#rivalsOf(own: LaneView): Generator<LaneView> {
+  /** Lanes that wait for the lane's ceiling, itself among them, and how many calls wait there. Those of the background are rivals of each other only. */
+  *#rivalsOf(own: LaneView): Generator<{ readonly lane: LaneView; readonly depth: number }> {
     for (const lane of this.#registry.lanesUnder(own.ceiling)) {
       if (isBackground(lane.key) && !isBackground(own.key)) continue;
-      if (this.#ceilingOf(lane) !== null) yield lane;
+      const full = this.#parts.limiter.laneCeiling(lane.bucket, lane.key);
+      if (full !== null) yield { lane, depth: Math.max(lane.waiting, full.waiting) };
     }
-  }
-
-  #ceilingOf({ bucket, key }: LaneView) {
-    return this.#parts.limiter.laneCeiling(bucket, key);
   }
 }
 

@@ -8,12 +8,18 @@
  */
 import type { Refusal } from '../errors.ts';
 import { isBackground } from '../ids.ts';
-import type { CeilingHold, CeilingLimits, CeilingRef } from '../limiter/policy/ceiling.policy.ts';
-import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
+import type { CeilingLimits, CeilingRef } from '../limiter/policy/ceiling.policy.ts';
+import {
+  type AdmissionReply,
+  type BucketKey,
+  type Hold,
+  type LaneKey,
+  returnGraceMs,
+} from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
 import { present, type QueuedCall, type WaitRegistry } from './queued-call.ts';
-import { draining, type Hold, refusedBy, tooLate, waitTooLong } from './refusals.ts';
+import { draining, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
 
 /** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
@@ -28,7 +34,7 @@ const togetherPerCallMs = 0.01;
 type Ungranted = Exclude<AdmissionReply, { kind: 'granted' }>;
 type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
 
-const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
+const notHeld: Hold = { waitMs: 0, heldBy: 'ceiling_minute' };
 
 export class LateRefusals {
   readonly #parts: AdmissionParts;
@@ -52,7 +58,7 @@ export class LateRefusals {
    */
   async refusalOf(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
     const { request, deadline } = call;
-    const byCeiling = await this.#ceilingHold(call, reply, askedAt);
+    const byCeiling = await this.#byCeiling(call, reply, askedAt);
     if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
     const graceMs = request.admission.reservation === undefined ? 0 : returnGraceMs;
     // What is left of its own wait, without the time that its deadline adds for stores' replies.
@@ -64,7 +70,7 @@ export class LateRefusals {
   }
 
   /** How long the ceiling holds an arriving call that waits, or would have waited. */
-  async #ceilingHold(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<CeilingHold> {
+  async #byCeiling(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Hold> {
     const { ceiling } = call.request;
     if (!('ahead' in reply) || !hasLimits(ceiling)) return notHeld;
     const position = this.#rotation.turns(call.lane)(call.lane, reply.ahead);
@@ -164,7 +170,7 @@ export class LateRefusals {
   }
 
   /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
-  #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
+  #refuseLate(calls: readonly QueuedCall[], holds: readonly Hold[]): void {
     const [first] = calls;
     if (first === undefined) return;
     const now = this.#now();
@@ -244,7 +250,7 @@ const inTurn = (calls: readonly QueuedCall[]): readonly QueuedCall[] =>
   calls.toSorted((one, other) => rankOf(one) - rankOf(other));
 
 /** The refusal with the later time: the limiter's, or that of the ceiling's slot. */
-function laterOf({ request }: QueuedCall, reply: Refused, byCeiling: CeilingHold): Refusal {
+function laterOf({ request }: QueuedCall, reply: Refused, byCeiling: Hold): Refusal {
   if (byCeiling.waitMs <= reply.retryInMs) return refusedBy(reply, request);
   return reply.reason === 'wait_too_long'
     ? waitTooLong(byCeiling, request)

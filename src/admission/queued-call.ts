@@ -15,14 +15,13 @@ import type { Clock } from '../clock.ts';
 import { keyEnded } from '../errors.ts';
 import { type CeilingKey, isBackground, type LaneKey, type TicketId } from '../ids.ts';
 import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
-import { returnGraceMs } from '../limiter/limiter.ts';
+import { type Hold, returnGraceMs } from '../limiter/limiter.ts';
 import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { ShortLived } from '../short-lived.ts';
 import { type CallSettings, ceilingUnder } from './buckets.policy.ts';
-import type { Lanes, LaneView } from './lanes.ts';
-import { expired, type Hold } from './refusals.ts';
+import { type CallHeld, heldTimes, Lanes, type LaneView, WaitCauses } from './lanes.ts';
+import { expired } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Lease, Ticket } from './ticket.ts';
-import { type CallHeld, heldTimes, type WaitCauses } from './wait-causes.ts';
 
 type CallState =
   /** The call is in its lane, or on its way there; its caller does not wait for a lease yet. */
@@ -89,7 +88,7 @@ export class QueuedCall implements Ticket {
   slotExpectedAt: number | null = null;
   /** Who follows the ticket, where limits do not hold the call; `null` = they do. */
   observer: Observer | null = null;
-  /** What has held it (`wait-causes.ts`); `null` = it never waited without a grant. */
+  /** What has held it (`lanes.ts`); `null` = it never waited without a grant. */
   heldSoFar: CallHeld | null = null;
   #state = entering;
   #onCallerWaits: (() => void) | null = null;
@@ -212,24 +211,25 @@ export class QueuedCall implements Ticket {
 
 export class WaitRegistry {
   readonly clock: Clock;
+  readonly lanes: Lanes;
+  readonly causes: WaitCauses;
   readonly #parts: AdmissionParts;
-  readonly #lanes: Lanes;
-  readonly #causes: WaitCauses;
   /** All calls by ticket, in the order of their coming, also those that do not wait now. */
   readonly calls = new ShortLived<TicketId, QueuedCall>();
   /** The lanes in which calls wait now, under each ceiling. */
   readonly #lanesUnder = new Map<CeilingKey, Set<LaneView>>();
 
-  constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses) {
+  /** @param onHeld called now and then while calls are held */
+  constructor(parts: AdmissionParts, onHeld: () => void) {
     this.clock = parts.clock;
+    this.lanes = new Lanes(parts.clock);
+    this.causes = new WaitCauses(parts, onHeld);
     this.#parts = parts;
-    this.#lanes = lanes;
-    this.#causes = causes;
   }
 
   /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
   enter(request: AdmissionRequest, clientGone: AbortSignal): QueuedCall {
-    const lane = this.#lanes.of(request);
+    const lane = this.lanes.of(request);
     lane.calls += 1;
     lane.entered = { calls: lane.enteredUntil(lane.usedAt) + 1, at: lane.usedAt };
     const call = new QueuedCall(request, clientGone, lane, this);
@@ -285,12 +285,12 @@ export class WaitRegistry {
 
   /** What holds the call is noted from now on. */
   begins(call: QueuedCall): void {
-    call.heldSoFar = this.#causes.begins(call.heldSoFar, call.lane);
+    call.heldSoFar = this.causes.begins(call.heldSoFar, call.lane);
     call.observer?.onHeld();
   }
 
   #ends(call: QueuedCall): void {
-    if (call.heldSoFar !== null) call.heldSoFar = this.#causes.ends(call.heldSoFar, call.lane);
+    if (call.heldSoFar !== null) call.heldSoFar = this.causes.ends(call.heldSoFar, call.lane);
   }
 
   /** The caller, if it waits, gets its lease. */
@@ -299,7 +299,7 @@ export class WaitRegistry {
     if (state.kind !== 'waiting') return;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', ticketEnded: false });
-    if (call.lane.causes.calls > 0) this.#causes.onEvent(call.lane);
+    if (call.lane.causes.calls > 0) this.causes.onEvent(call.lane);
     state.resolve(lease);
   }
 
@@ -318,7 +318,7 @@ export class WaitRegistry {
     call.lane.calls -= 1;
     call.asksForSlot = false;
     call.request = { ...call.request, admission: { ...admission, ...joined } };
-    call.lane = this.#lanes.of(call.request);
+    call.lane = this.lanes.of(call.request);
     call.lane.calls += 1;
     this.#count(call.lane, 1);
     this.begins(call);

@@ -3,7 +3,7 @@
  * names a time before the call could leave, nor one within a second where nothing but the line holds the call (`minRetryMs`).
  */
 import { Refusal, type HeldBy, type RefusalCode } from '../errors.ts';
-import type { AdmissionReply } from '../limiter/limiter.ts';
+import type { AdmissionReply, Hold } from '../limiter/limiter.ts';
 import type { AdmissionRequest } from './ticket.ts';
 
 /**
@@ -11,12 +11,6 @@ import type { AdmissionRequest } from './ticket.ts';
  * invited sooner than this: `retry-after-ms: 1` would make SDKs ask a thousand times a second. Milliseconds.
  */
 const minRetryMs = 1_000;
-
-/** What keeps a call from leaving within its wait. */
-export interface Hold {
-  readonly waitMs: number;
-  readonly heldBy: HeldBy;
-}
 
 /** Holds that last until a day's quota is there again. */
 const isOfDay = (heldBy: HeldBy): boolean => heldBy === 'ceiling_day' || heldBy === 'upstream_day';

@@ -16,7 +16,7 @@ import express, { type Express, type NextFunction, type Request, type Response }
 import type { ServerSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
-import type { RedisContact } from '../limiter/when-down.policy.ts';
+import type { RedisContact } from '../limiter/limiter.ts';
 import { nearest } from '../nearest.policy.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { end, listen, openapiOf } from './ports.ts';

@@ -9,29 +9,35 @@
  * In this process a day begins with the first call of a key and lasts 24 hours, as `redis/lua/consume.lua` counts it. Time is the clock's
  * alone, so that a change of the system's time ends no window.
  */
-import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
+import { RateLimiterMemory } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { CeilingKey, ReplicaId } from '../ids.ts';
+import { type Hold, quotaShare, retryUnavailableMs, type WhenDown } from './limiter.ts';
 import {
-  type CeilingHold,
+  type CeilingCounts,
   type CeilingRef,
   type CeilingState,
-  type CeilingView,
   ceilingWindowMs,
+  countOfDay,
   dayLeft,
+  dayOf,
   dayState,
   expire,
   giveSlotBack,
-  holdAt,
   holdsIn,
   minuteState,
-  type SlotRequest,
   takeSlot,
 } from './policy/ceiling.policy.ts';
-import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.policy.ts';
-import type { RedisCeilings } from './redis/ceilings.ts';
-import { dayMs } from '../time-units.ts';
+import {
+  type Asking,
+  type LocalSlot,
+  type RedisCeilings,
+  type RefusedSlot,
+  replyIn,
+  SlotResult,
+  type Taken,
+} from './redis/ceilings.ts';
 
 /** A slot that was taken, to be given back when the call is not sent after all. */
 export interface Slot {
@@ -44,16 +50,7 @@ export interface Slot {
 }
 
 /** Whether a slot was taken. */
-export type TakeReply =
-  /** `dayLeft`: calls that the ceiling of the day allows after this one; `null` = there is none. */
-  | {
-      readonly kind: 'taken';
-      readonly slot: Slot;
-      readonly state: CeilingState | null;
-      readonly dayLeft: number | null;
-    }
-  /** `isDaily`: the ceiling of the day refused; else that of the minute did. */
-  | { readonly kind: 'refused'; readonly waitMs: number; readonly isDaily: boolean };
+export type TakeReply = (Omit<Taken, 'local'> & { readonly slot: Slot }) | RefusedSlot;
 
 export interface SharedCeilingParts {
   readonly redis: RedisCeilings;
@@ -100,48 +97,28 @@ export class CeilingStore {
    * slot in Redis stays counted while Redis cannot be reached: too few sends are allowed then, never too many.) The call may
    * leave up to `lateMs` (default 0) after the store has processed the request: the slot is counted from that later time.
    */
-  take(ceiling: CeilingRef, again?: Slot, lateMs = 0): Promise<TakeReply> {
+  async take(ceiling: CeilingRef, again?: Slot, lateMs = 0): Promise<TakeReply> {
     const known = again === undefined ? null : this.#forget(ceiling, again);
-    if (this.#shared === null || isNone(ceiling)) return this.#takeHere(ceiling, '', lateMs);
-    return this.#takeInRedis(this.#shared, ceiling, known, lateMs);
-  }
-
-  /** `known`: the name of the slot that is taken again. */
-  async #takeInRedis(
-    { redis, replica, whenDown }: SharedCeilingParts,
-    ceiling: CeilingRef,
-    known: string | null,
-    lateMs: number,
-  ): Promise<TakeReply> {
-    this.#slots += 1;
-    const id = known ?? `${replica}.${this.#slots}`;
-    const { key, perMinute } = ceiling;
-    const reply = await redis.take(ceiling, id, lateMs);
-    switch (reply.kind) {
-      case 'taken': {
-        const slot = { id, isInRedis: true, local: await this.#local.note(ceiling), isGivenBack: false };
-        if (perMinute !== null) this.#noteSend(key, id);
-        const { remaining, nextSlotMs, dayLeft } = reply;
-        const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
-        return { kind: 'taken', slot, state, dayLeft };
-      }
-      case 'refused':
-        return reply;
-      case 'unavailable': {
-        if (whenDown() === 'deny')
-          throw new Refusal('limiter_unavailable', { retryInMs: retryUnavailableMs });
-        const taken = await this.#takeHere(ceiling, id, 0);
-        if (taken.kind === 'taken' && perMinute !== null) this.#noteSend(key, id);
-        return taken;
-      }
-    }
+    const shared = isNone(ceiling) ? null : this.#shared;
+    const id = shared === null ? '' : (known ?? `${shared.replica}.${(this.#slots += 1)}`);
+    const reply = shared === null ? undefined : await shared.redis.take({ ceiling, id, lateMs });
+    if (reply?.kind === 'unavailable' && shared?.whenDown() === 'deny')
+      throw new Refusal('limiter_unavailable', { retryInMs: retryUnavailableMs });
+    const isInRedis = reply !== undefined && reply.kind !== 'unavailable';
+    // Redis is away, or there is none: the slot is one of what this process may let through by itself.
+    const own = { ceiling: this.#share(ceiling), id, lateMs: reply === undefined ? lateMs : 0 };
+    const found = isInRedis ? reply : await this.#local.take(own);
+    if (found.kind === 'refused') return found;
+    if (shared !== null && ceiling.perMinute !== null) this.#noteSend(ceiling.key, id);
+    const { state, dayLeft, local = this.#local.note(ceiling) } = found;
+    return { kind: 'taken', slot: { id, isInRedis, local, isGivenBack: false }, state, dayLeft };
   }
 
   /** Gives back the slot of a call that is not sent. Called at most once for a slot: the count of a day has no names. */
   async giveSlotBack(ceiling: CeilingRef, slot: Slot): Promise<void> {
     const id = this.#forget(ceiling, slot);
     if (isNone(ceiling)) return;
-    if (this.#shared !== null && id !== null) await this.#shared.redis.giveSlotBack(ceiling, id);
+    if (id !== null) await this.#shared?.redis.giveSlotBack(ceiling, id);
     this.#onSlotBack(ceiling.key);
     if (id !== null) this.#shared?.onSlotBack(ceiling.key);
   }
@@ -165,26 +142,27 @@ export class CeilingStore {
     ceiling: CeilingRef,
     positions: readonly number[],
     agoMs?: number,
-  ): Promise<readonly CeilingHold[]> {
-    if (isNone(ceiling) || positions.length === 0) return positions.map((k) => holdAt(0, k, null));
+  ): Promise<readonly Hold[]> {
+    const none: Hold = { waitMs: 0, heldBy: 'ceiling_minute' };
+    if (isNone(ceiling) || positions.length === 0) return positions.map(() => none);
     const asOf = agoMs === undefined ? null : this.#clock.monotonic() - agoMs;
-    const { view, limits, isOfRedis } = await this.#seen(ceiling);
-    if (!isOfRedis && this.#shared?.whenDown() === 'deny') return positions.map((k) => holdAt(0, k, null));
-    return holdsIn(view, limits, { positions, asOf, now: this.#clock.monotonic() });
+    const { counts, limits, isOfRedis } = await this.#seen(ceiling);
+    if (!isOfRedis && this.#shared?.whenDown() === 'deny') return positions.map(() => none);
+    return holdsIn(counts, limits, { positions, asOf, now: this.#clock.monotonic() });
   }
 
   /** The minute ceiling, read without taking; `null` without one. */
   async state(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perMinute === null) return null;
-    const { view, limits } = await this.#seen(ceiling);
-    return minuteState(view, limits.perMinute ?? ceiling.perMinute, this.#clock.monotonic());
+    const { counts, limits } = await this.#seen(ceiling);
+    return minuteState(counts, limits.perMinute ?? ceiling.perMinute, this.#clock.monotonic());
   }
 
   /** The day ceiling; `nextSlotMs` is the time to the end of its window. */
   async dayState(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perDay === null) return null;
-    const { view, limits } = await this.#seen(ceiling);
-    return dayState(view, limits.perDay ?? ceiling.perDay, this.#clock.monotonic());
+    const { counts, limits } = await this.#seen(ceiling);
+    return dayState(counts, limits.perDay ?? ceiling.perDay, this.#clock.monotonic());
   }
 
   /** Puts this replica's own sends of the last window back, where Redis does not have them. False: Redis did not reply. */
@@ -212,14 +190,10 @@ export class CeilingStore {
 
   /** What is counted under the ceiling, and the limits that hold for it: of all replicas, or of this one alone. */
   async #seen(ceiling: CeilingRef) {
-    const read = await this.#shared?.redis.read(ceiling.key);
-    if (read?.kind === 'view') return { view: read, limits: ceiling, isOfRedis: true };
-    return { view: this.#local.view(ceiling.key), limits: this.#share(ceiling), isOfRedis: false };
-  }
-
-  /** Takes a slot of what this process may let through by itself. */
-  #takeHere(ceiling: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
-    return this.#local.take(this.#share(ceiling), id, lateMs);
+    const counts = (await this.#shared?.redis.read(ceiling.key)) ?? null;
+    return counts === null
+      ? { counts: this.#local.countsOf(ceiling.key), limits: this.#share(ceiling), isOfRedis: false }
+      : { counts, limits: ceiling, isOfRedis: true };
   }
 
   /** Forgets a slot that is about to be taken again or goes back. Returns its name where Redis counts it. */
@@ -243,29 +217,10 @@ export class CeilingStore {
 
 const isNone = ({ perMinute, perDay }: CeilingRef): boolean => perMinute === null && perDay === null;
 
-// What this process counts: the sliding log of the minute and the fixed window of the day. Keys whose windows are over are forgotten
-
-/** The send time under the minute ceiling, and when the day began that counts the call; `null` = not taken. */
-export interface LocalSlot {
-  readonly minute: number | null;
-  readonly day: number | null;
-}
-
-/** A taken slot: the library's result plus the send time that identifies the slot. */
-class SlotTaken extends RateLimiterRes {
-  readonly slot: number;
-
-  constructor(slot: number) {
-    super();
-    this.slot = slot;
-  }
-}
-
-/** The library's limiter in memory, with the sliding log of `ceiling.policy.ts` in the place of its fixed window. */
-class SlidingLog extends RateLimiterMemory {
+/** What this process counts, by the library's limiter in memory with a sliding log and a day in the place of its fixed window. */
+class LocalCeilings extends RateLimiterMemory {
   readonly #clock: Clock;
-  /** Times of sends by key, ascending. */
-  readonly logs = new Map<string, number[]>();
+  readonly #counts = new Map<CeilingKey, CeilingCounts>();
   #sweepAt = 0;
 
   constructor(clock: Clock) {
@@ -273,98 +228,55 @@ class SlidingLog extends RateLimiterMemory {
     this.#clock = clock;
   }
 
-  /** Takes one slot. Rejects with a `RateLimiterRes` when none is left. */
-  override async consume(key: string, _points: number, request: SlotRequest): Promise<SlotTaken> {
-    const now = this.#clock.monotonic();
-    this.#sweep(now);
-    const log = this.logs.get(key) ?? [];
-    const result = takeSlot(log, request, now);
-    if (result.kind === 'refused') throw new RateLimiterRes(0, result.waitMs);
-    this.logs.set(key, log);
-    return new SlotTaken(result.slot);
-  }
-
-  /** Once a window. */
-  #sweep(now: number): void {
-    if (now < this.#sweepAt) return;
-    this.#sweepAt = now + ceilingWindowMs;
-    for (const [key, log] of this.logs) if (expire(log, now).live === 0) this.logs.delete(key);
-  }
-}
-
-class LocalCeilings {
-  readonly #clock: Clock;
-  readonly #minutes: SlidingLog;
-  /** One count for a key, whatever its limit is at the moment: a limit may change while the count goes on. */
-  readonly #days = new Map<string, { readonly since: number; calls: number }>();
-  #sweepAt = 0;
-
-  constructor(clock: Clock) {
-    this.#clock = clock;
-    this.#minutes = new SlidingLog(clock);
+  take(asking: Asking): Promise<Taken | RefusedSlot> {
+    return replyIn(this.consume(asking.ceiling.key, 1, asking));
   }
 
   /** The minute is asked first because it refuses most often and without a trace; when the day refuses, the minute's slot goes back. */
-  async take({ key, perMinute, perDay }: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
-    let minute: number | null = null;
-    if (perMinute !== null) {
-      try {
-        minute = (await this.#minutes.consume(key, 1, { limit: perMinute, lateMs })).slot;
-      } catch (refusal) {
-        if (!(refusal instanceof RateLimiterRes)) throw refusal;
-        return { kind: 'refused', waitMs: refusal.msBeforeNext, isDaily: false };
-      }
-    }
+  override async consume(_key: string, _points: number, asking: Asking): Promise<SlotResult> {
+    const { key, perMinute, perDay } = asking.ceiling;
     const now = this.#clock.monotonic();
-    const left = perDay === null ? null : dayLeft(this.view(key), perDay, now);
+    const counts = this.countsOf(key);
+    const { lateMs } = asking;
+    const taken = perMinute === null ? null : takeSlot(counts.log, { limit: perMinute, lateMs }, now);
+    if (taken?.kind === 'refused') throw new SlotResult({ ...taken, isDaily: false });
+    const minute = taken?.slot ?? null;
+    const left = perDay === null ? null : dayLeft(counts, perDay, now);
     if (left !== null && left.calls <= 0) {
       this.giveBack(key, { minute, day: null });
-      return { kind: 'refused', waitMs: left.endsInMs, isDaily: true };
+      throw new SlotResult({ kind: 'refused', waitMs: left.endsInMs, isDaily: true });
     }
-    const state = perMinute === null ? null : minuteState(this.view(key), perMinute, now);
-    const day = left === null ? null : this.#countOfDay(key);
-    const slot = { id, isInRedis: false, local: { minute, day }, isGivenBack: false };
-    return { kind: 'taken', slot, state, dayLeft: left === null ? null : left.calls - 1 };
+    const state = perMinute === null ? null : minuteState(counts, perMinute, now);
+    const local = { minute, day: left === null ? null : countOfDay(counts, now) };
+    return new SlotResult({ kind: 'taken', state, dayLeft: left === null ? null : left.calls - 1, local });
   }
 
   /** Counts a send that another store allowed, whatever the limits are. */
-  async note({ key, perMinute, perDay }: CeilingRef): Promise<LocalSlot> {
-    const limit = Number.MAX_SAFE_INTEGER;
-    const minute = perMinute === null ? null : (await this.#minutes.consume(key, 1, { limit })).slot;
-    return { minute, day: perDay === null ? null : this.#countOfDay(key) };
+  note({ key, perMinute, perDay }: CeilingRef): LocalSlot {
+    const now = this.#clock.monotonic();
+    const counts = this.countsOf(key);
+    const taken = perMinute === null ? null : takeSlot(counts.log, { limit: Infinity }, now);
+    const minute = taken?.kind === 'taken' ? taken.slot : null;
+    return { minute, day: perDay === null ? null : countOfDay(counts, now) };
   }
 
   /** A day that is over stays as it was. */
-  giveBack(key: string, { minute, day: since }: LocalSlot): void {
-    if (minute !== null) giveSlotBack(this.#minutes.logs.get(key) ?? [], minute);
-    const day = this.#days.get(key);
-    if (day?.since === since && day.calls > 0) day.calls -= 1;
+  giveBack(key: CeilingKey, { minute, day: endsAt }: LocalSlot): void {
+    const counts = this.#counts.get(key);
+    if (minute !== null) giveSlotBack(counts?.log ?? [], minute);
+    if (counts?.day?.endsAt === endsAt && counts.day.calls > 0) counts.day.calls -= 1;
   }
 
-  view(key: string): CeilingView {
-    const day = this.#dayOf(key);
-    return {
-      log: this.#minutes.logs.get(key) ?? [],
-      day: day === null ? null : { calls: day.calls, endsAt: day.since + dayMs },
-    };
-  }
-
-  /** `null` = none has begun, or it is over. */
-  #dayOf(key: string): { readonly since: number; calls: number } | null {
-    const day = this.#days.get(key);
-    return day === undefined || day.since + dayMs <= this.#clock.monotonic() ? null : day;
-  }
-
-  /** Counts a call, with which a day begins where none lasts. Returns when the day began. */
-  #countOfDay(key: string): number {
+  /** What is counted under a ceiling. Once a window those are forgotten that count nothing. */
+  countsOf(key: CeilingKey): CeilingCounts {
     const now = this.#clock.monotonic();
     if (now >= this.#sweepAt) {
-      this.#sweepAt = now + dayMs / 24;
-      for (const [each, { since }] of this.#days) if (since + dayMs <= now) this.#days.delete(each);
+      this.#sweepAt = now + ceilingWindowMs;
+      for (const [each, counts] of this.#counts)
+        if (expire(counts.log, now).live === 0 && dayOf(counts, now) === null) this.#counts.delete(each);
     }
-    const day = this.#dayOf(key) ?? { since: now, calls: 0 };
-    day.calls += 1;
-    this.#days.set(key, day);
-    return day.since;
+    let counts = this.#counts.get(key);
+    if (counts === undefined) this.#counts.set(key, (counts = { log: [], day: null }));
+    return counts;
   }
 }

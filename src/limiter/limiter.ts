@@ -159,12 +159,16 @@ export type AdmissionReply =
     }
   | { readonly kind: 'refused'; readonly reason: 'limiter_unavailable'; readonly retryInMs: number };
 
-/** How long a waiting ticket is expected to wait yet, and why. */
-export interface WaitForecast {
+/** What keeps a call for longest, and for how long, milliseconds; 0 = not at all. */
+export interface Hold {
   readonly waitMs: number;
+  readonly heldBy: HeldBy;
+}
+
+/** How long a waiting ticket is expected to wait yet, and why. */
+export interface WaitForecast extends Hold {
   /** Tickets of its lane that go first. */
   readonly ahead: number;
-  readonly heldBy: HeldBy;
 }
 
 /** Why a lane does not send for a while. */
@@ -240,13 +244,8 @@ export interface CeilingEdge {
   readonly ceilingTag?: string;
 }
 
-/** A ceiling of which few slots are left. */
-export interface LaneCeiling {
-  /** It has no slot for so long, milliseconds; 0 = it may have one. */
-  readonly waitMs: number;
-  readonly heldBy: 'ceiling_minute' | 'ceiling_day';
-  /** The limits of the lane (as in `LaneSetting`). */
-  readonly tag: string;
+/** A ceiling of which few slots are left. It has none for `waitMs`; 0 = it may have one. */
+export interface LaneCeiling extends Hold {
   /** Calls that wait in the lane, at all replicas. */
   readonly waiting: number;
 }
@@ -272,3 +271,26 @@ export interface CallerNow {
   readonly waiting: number;
   readonly inFlight: number;
 }
+
+// What a replica does while Redis is unavailable; limiter and ceilings do the same.
+
+export type WhenDown = 'local' | 'deny';
+
+/** Whether this replica has ever reached Redis. */
+export type RedisContact =
+  /** It has, or none is configured. */
+  | { readonly kind: 'reached' }
+  | {
+      readonly kind: 'never';
+      /** The time of `redis.startSeconds` has not passed yet. */
+      readonly isAwaited: boolean;
+      /** Of every limit it takes one part in so many; `null` = it refuses calls. */
+      readonly replicas: number | null;
+    };
+
+/** `Retry-After` of a call that is refused because Redis is unavailable. Milliseconds. */
+export const retryUnavailableMs = 1_000;
+
+/** This replica's part of a limit while Redis is unavailable: an equal share, rounded down, at least 1. */
+export const quotaShare = (limit: number, replicas: number): number =>
+  Math.max(1, Math.floor(limit / Math.max(1, replicas)));

@@ -2,11 +2,11 @@
  * What is asked of Redis for a log: its keys, its scripts (`lua/`), and their replies as values. The two keys of a log have one hash
  * tag, so that they are on one node of a Cluster. They live an hour from the last entry on, or for as long as that entry says.
  */
-import type { ReplicaId } from '../ids.ts';
+import { type ReplicaId, replicaId } from '../ids.ts';
 import type { RedisClient } from '../redis/connection.ts';
-import { amountOf, listOf, malformed, numberOf, textOf } from '../redis/malformed-reply.ts';
-import { runScript } from '../redis/scripts.ts';
-import { firstMark } from './entry.ts';
+import { amountOf, listOf, malformed, numberOf, textOf, runScript } from '../redis/scripts.ts';
+import { hash } from 'node:crypto';
+import type { Entry } from './log.ts';
 
 /** A log in Redis. */
 export interface LogName {
@@ -105,24 +105,13 @@ export async function append(
   };
 }
 
+/** The mark before the first entry of a log that began with nothing. */
+export const firstMark = '0';
+
 const nothing = { sequence: 0, mark: firstMark, at: '', term: 0 } as const;
 
 /** True when the life began, false when another one had begun before or the log has as many entries. */
-export async function begin(
-  client: RedisClient,
-  { keys }: Names,
-  beginning: {
-    /** Life that is replaced; empty = there was none. */
-    readonly over: string;
-    readonly life: string;
-    /** End of the copy from which it begins; `null` = it begins with nothing. */
-    readonly end: CopyEnd | null;
-    /** Of that copy; empty = there is none. */
-    readonly snapshot: string;
-    /** What is replaced cannot be read: it does not matter how long it is. */
-    readonly isForced: boolean;
-  },
-): Promise<boolean> {
+export async function begin(client: RedisClient, { keys }: Names, beginning: Beginning): Promise<boolean> {
   const { over, life, end, snapshot, isForced } = beginning;
   const { sequence, mark, at, term } = end ?? nothing;
   const argv = [over, life, sequence, mark, at, term, snapshot, isForced ? '1' : ''];
@@ -130,17 +119,27 @@ export async function begin(
   return reply === 'begun' || (reply === 'other' ? false : malformed());
 }
 
+interface Beginning {
+  /** Life that is replaced; empty = there was none. */
+  readonly over: string;
+  readonly life: string;
+  /** End of the copy from which it begins; `null` = it begins with nothing. */
+  readonly end: CopyEnd | null;
+  /** Of that copy; empty = there is none. */
+  readonly snapshot: string;
+  /** What is replaced cannot be read: it does not matter how long it is. */
+  readonly isForced: boolean;
+}
+
 /** New copies begin from this snapshot now, unless there is a later one, or another life. `logBytes`: of the log when it was made. */
 export async function save(
   client: RedisClient,
   { keys }: Names,
-  {
-    end,
-    snapshot,
-    logBytes,
-  }: { readonly end: CopyEnd; readonly snapshot: string; readonly logBytes: number },
+  { life, sequence, mark, at, term }: CopyEnd,
+  snapshot: string,
+  logBytes: number,
 ): Promise<true> {
-  const argv = [end.life, end.sequence, end.mark, end.at, end.term, snapshot, logBytes];
+  const argv = [life, sequence, mark, at, term, snapshot, logBytes];
   await runScript(client, { folder, name: 'saved' }, { keys, argv });
   return true;
 }
@@ -162,3 +161,59 @@ export async function read(
 }
 
 const folder = new URL('lua/', import.meta.url);
+
+// Entries as text, in Redis and in messages: `sequence mark term at replica batch events`. The first six have no blanks, the events
+// are a JSON array to the end. `append.lua` writes the same.
+
+/** An entry as several replicas read it. */
+export interface StampedEntry<Event> extends Entry<Event> {
+  /**
+   * Digest of the mark before it and of its stamp. Equal marks mean equal histories: two histories may have the same numbers after a
+   * failover.
+   */
+  readonly mark: string;
+  /** Time, replica and batch as the log wrote them. */
+  readonly stamp: string;
+}
+
+/** Hex digits of a mark: two histories that have parted have equal marks at a sequence with odds of 1 to 10^12. */
+const markLength = 10;
+
+/** Mark of the entry with this stamp behind the one with that mark. */
+export const markOf = (previous: string, stamp: string): string =>
+  hash('sha1', `${previous}${stamp}`).slice(0, markLength);
+
+/** True when this entry is the next one of a copy that ends with this sequence and mark. */
+export const follows = (
+  entry: StampedEntry<unknown>,
+  last: { readonly sequence: number; readonly mark: string },
+): boolean => entry.sequence === last.sequence + 1 && entry.mark === markOf(last.mark, entry.stamp);
+
+/** All but the events. */
+const form = /^(\d{1,15}) ([0-9a-f]{10}) (\d{1,15}) ((\d+(?:\.\d+)?) ([\w.-]+) (\d{1,15})) (?=\[)/;
+
+/** `null` = somebody else wrote this. That its events are events is not checked: whoever follows the log may throw. */
+export function readEntry<Event>(text: string): StampedEntry<Event> | null {
+  const [head = '', sequence, mark = '', term, stamp = '', at, replica = '', batch] = form.exec(text) ?? [];
+  const events = head === '' ? null : eventsIn(text.slice(head.length));
+  if (events === null) return null;
+  return {
+    sequence: Number(sequence),
+    mark,
+    term: Number(term),
+    at: Number(at),
+    replica: replicaId(replica),
+    batch: Number(batch),
+    stamp,
+    // The log's name carries the version of the fold: what is read was written by this very code.
+    events: events as readonly Event[],
+  };
+}
+
+function eventsIn(text: string): readonly unknown[] | null {
+  try {
+    return JSON.parse(text) as readonly unknown[];
+  } catch {
+    return null;
+  }
+}

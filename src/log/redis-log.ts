@@ -15,10 +15,10 @@ import type { ReplicaId } from '../ids.ts';
 import type { RedisClient, RedisConnection } from '../redis/connection.ts';
 import type { RedisHealth } from '../redis/health.ts';
 import type { Log as Journal } from '../telemetry/events.ts';
-import { follows, readEntry, type StampedEntry } from './entry.ts';
-import { LogClock } from './log-clock.ts';
-import type { Follower, Log, Urgency } from './log.ts';
 import {
+  follows,
+  readEntry,
+  type StampedEntry,
   append,
   begin,
   namesOf,
@@ -29,6 +29,7 @@ import {
   type LogName,
   type Problem,
 } from './redis-commands.ts';
+import type { Follower, Log, Urgency } from './log.ts';
 
 /** A batch has so many events at most. */
 const maxEvents = 256;
@@ -383,8 +384,8 @@ export class RedisLog<Event> implements Log<Event> {
    */
   #save(logBytes: number): void {
     if (this.#follower === null || this.#state.kind === 'closed') return;
-    const saved = { end: this.#knownEnd(), snapshot: this.#follower.snapshot(), logBytes };
-    void this.#run(this.#state, (client) => save(client, this.#names, saved));
+    const [end, snapshot] = [this.#knownEnd(), this.#follower.snapshot()];
+    void this.#run(this.#state, (client) => save(client, this.#names, end, snapshot, logBytes));
   }
 
   // --- Redis
@@ -425,3 +426,68 @@ export class RedisLog<Event> implements Log<Event> {
 /** Over all logs of the process: a replica that leaves a log and follows it again later goes on behind its earlier batches. */
 let batches = 0;
 const nextBatch = (): number => (batches += 1);
+
+// The log's time as this replica knows it. The reply to an own append names a time between its sending and its arrival, so an estimate
+// is wrong by half of the round trip at most (the rule of NTP, RFC 5905 §10); the one from the fastest round trip is kept.
+
+/** How fast two clocks may drift apart: an estimate is worth less with each second. Milliseconds per millisecond. */
+const drift = 1e-4;
+
+interface Estimate {
+  /** The log's time less this process' monotonic time, milliseconds. */
+  readonly offsetMs: number;
+  readonly roundTripMs: number;
+  /** Monotonic milliseconds. */
+  readonly at: number;
+}
+
+export class LogClock {
+  #estimate: Estimate | null = null;
+  /** The latest time that an entry had, milliseconds. */
+  #latest = 0;
+
+  /** An own entry of the time `at` was sent at `sentAt`, and its reply read at `readAt` (monotonic). */
+  noteOwn(at: number, sentAt: number, readAt: number): void {
+    const made = { offsetMs: at - (sentAt + readAt) / 2, roundTripMs: readAt - sentAt, at: readAt };
+    const known = this.#estimate;
+    if (known === null || made.roundTripMs <= errorMs(known, readAt) || contradicts(known, made))
+      this.#estimate = made;
+    this.#latest = Math.max(this.#latest, at);
+  }
+
+  /** There is an entry of this time, heard at `heardAt` (monotonic). */
+  noteHeard(at: number, heardAt: number): void {
+    this.#latest = Math.max(this.#latest, at);
+    const known = this.#estimate;
+    if (known !== null && heardAt + known.offsetMs < at)
+      this.#estimate = { ...known, offsetMs: at - heardAt, at: heardAt };
+  }
+
+  /** Another log: nothing is known of its time. */
+  reset(): void {
+    this.#estimate = null;
+    this.#latest = 0;
+  }
+
+  /** False before the first own entry: then the time stands still between entries. */
+  get isKnown(): boolean {
+    return this.#estimate !== null;
+  }
+
+  /**
+   * The log's time at this monotonic time, milliseconds. Never less than an entry's; less than was given before where the log's time
+   * has gone on by less than this process'.
+   */
+  at(monotonic: number): number {
+    return this.#estimate === null
+      ? this.#latest
+      : Math.max(this.#latest, monotonic + this.#estimate.offsetMs);
+  }
+}
+
+/** What the round trip of an estimate is worth later. */
+const errorMs = ({ roundTripMs, at }: Estimate, now: number): number => roundTripMs + (now - at) * drift;
+
+/** The log's time went on otherwise than this process': the server's clock was set, or one of the two stood still. */
+const contradicts = (known: Estimate, made: Estimate): boolean =>
+  Math.abs(known.offsetMs - made.offsetMs) > (errorMs(known, made.at) + made.roundTripMs) / 2;

@@ -12,7 +12,7 @@ import type { Clock } from '../clock.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
-import { MalformedReply } from './malformed-reply.ts';
+import { MalformedReply } from './scripts.ts';
 import { redisTrouble, troubleOf, type RedisTrouble } from './trouble.policy.ts';
 
 /** What became of a command. */

@@ -3,9 +3,8 @@
  * nodes of a Cluster share the entries.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
-import type { RedisClient } from '../redis/connection.ts';
+import type { RedisClient, SubscriptionListener } from '../redis/connection.ts';
 import { runScript } from '../redis/scripts.ts';
-import type { SubscriptionListener } from '../redis/subscriber.ts';
 import type {
   Codec,
   CreateMap,

@@ -16,8 +16,14 @@ import {
   type BucketKey,
 } from '../../src/ids.ts';
 import type { BucketSetting, LaneSetting, MeterSetting, Settlement } from '../../src/limiter/limiter.ts';
-import { createState, fold } from '../../src/limiter/over-log/fold.ts';
-import type { LogEvent, SentCall, SharedGrant, SharedState } from '../../src/limiter/over-log/state.ts';
+import {
+  createState,
+  fold,
+  type LogEvent,
+  type SentCall,
+  type SharedGrant,
+  type SharedState,
+} from '../../src/limiter/over-log/fold.ts';
 import type { StoredAdmission, TimedLesson } from '../../src/limiter/policy/bucket-state.policy.ts';
 import type { Entry } from '../../src/log/log.ts';
 import { Chance } from '../simulation/chance.ts';
@@ -468,10 +474,10 @@ class History {
       const position = { kind: 'kept', order: this.#order(known.urgency) } as const;
       return [{ bucket, lease, admission: { ...known, position } }];
     });
-    const closedMs = this.#chance.pick([0, 0, 900]);
+    const closeMs = this.#chance.pick([0, 0, 900]);
     const used = held
       .slice(2)
-      .map(({ bucket, admission: { setting, costs } }) => ({ bucket, setting, costs, closedMs }));
+      .map(({ bucket, admission: { setting, costs } }) => ({ bucket, setting, costs, closeMs }));
     return { kind: 'report', sent: held.slice(0, 2), used };
   }
 

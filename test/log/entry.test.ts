@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { replicaId } from '../../src/ids.ts';
-import { firstMark, follows, markOf, readEntry } from '../../src/log/entry.ts';
+import { firstMark, follows, markOf, readEntry } from '../../src/log/redis-commands.ts';
 
 const stamped = { at: 1_700_000_000_000.25, replica: replicaId('r1'), batch: 7 };
 const stamp = `${stamped.at} r1 7`;

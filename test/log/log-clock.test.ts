@@ -1,6 +1,6 @@
 /** What a replica knows of the log's time. */
 import { expect, test } from '@jest/globals';
-import { LogClock } from '../../src/log/log-clock.ts';
+import { LogClock } from '../../src/log/redis-log.ts';
 
 test('a log whose time went on by less than the time here has that time, at once', () => {
   const clock = new LogClock();

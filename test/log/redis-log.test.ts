@@ -4,7 +4,7 @@ import { expect, test } from '@jest/globals';
 import type { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
 import { append, begin, namesOf } from '../../src/log/redis-commands.ts';
-import { MalformedReply } from '../../src/redis/malformed-reply.ts';
+import { MalformedReply } from '../../src/redis/scripts.ts';
 import { operator, ownRedis, wireTo } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
 import { agree, goOn, installation, keys, talk, testName, three, type Replica } from './replicas.ts';

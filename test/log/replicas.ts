@@ -4,7 +4,7 @@ import { expect } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { replicaId } from '../../src/ids.ts';
-import type { StampedEntry } from '../../src/log/entry.ts';
+import type { StampedEntry } from '../../src/log/redis-commands.ts';
 import type { Follower, Urgency } from '../../src/log/log.ts';
 import { RedisLog } from '../../src/log/redis-log.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';

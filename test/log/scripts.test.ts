@@ -2,8 +2,8 @@
 import { beforeEach, expect, test } from '@jest/globals';
 import type { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
-import { firstMark } from '../../src/log/entry.ts';
 import {
+  firstMark,
   append,
   begin,
   namesOf,
@@ -180,7 +180,7 @@ test('a snapshot moves forward only, and the entries before the one before it go
   for (let number = 1; number <= 9; number += 1)
     ends.push(endOf((await whole(ends.at(-1) ?? start, { number })).entries));
   const saved = async (at: number, life = 'one') => {
-    await save(redis, names, { end: { ...(ends[at] ?? start), life }, snapshot: `of ${at}`, logBytes: 10 });
+    await save(redis, names, { ...(ends[at] ?? start), life }, `of ${at}`, 10);
     const found = await read(redis, names);
     return [found.kind === 'saved' ? found.snapshot : found.kind, await redis.llen(keys.log)];
   };

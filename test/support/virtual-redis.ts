@@ -1,8 +1,7 @@
 /** Replicas of the product's own stores over the simulated Redis, on virtual time: Redis is absent when a test says so. */
 import type { Settings } from '../../src/config/settings.ts';
 import { defaultLeaseMs, type Grant } from '../../src/limiter/limiter.ts';
-import type { RedisConnection } from '../../src/redis/connection.ts';
-import type { SubscriptionListener } from '../../src/redis/subscriber.ts';
+import type { RedisConnection, SubscriptionListener } from '../../src/redis/connection.ts';
 import { createStores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from './no-telemetry.ts';
 import { clientOf } from '../simulation/replicas/connection.ts';

@@ -9,12 +9,11 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { BucketKey } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
-import { quotaShare } from '../when-down.policy.ts';
-import type { BucketSetting, MeterSetting } from '../limiter.ts';
+import { quotaShare, type BucketSetting, type MeterSetting } from '../limiter.ts';
 import { type Bucket, closedMs, maxInFlightOf } from '../policy/bucket-state.policy.ts';
 import { costEntries, levelAt } from '../policy/meter.policy.ts';
 import { Copy, type CopyParts, type CopyUser } from './copy.ts';
-import { type LogEvent, restore, snapshot, type UsedUnits } from './state.ts';
+import { type LogEvent, restore, snapshot, type UsedUnits } from './fold.ts';
 
 export class Alone {
   readonly copy: Copy;
@@ -85,7 +84,7 @@ export class Alone {
         if (meter !== undefined) costs[name] = Math.min(units, levelAt(meter, now));
       }
       const ownMs = (bucket?.closedAt ?? 0) < this.#since || bucket === undefined ? 0 : closedMs(bucket, now);
-      return { bucket: key, setting, costs, closedMs: Math.max(allClosedMs, ownMs), ...scope };
+      return { bucket: key, setting, costs, closeMs: Math.max(allClosedMs, ownMs), ...scope };
     });
   }
 }

@@ -9,8 +9,16 @@ import type { ReplicaId } from '../../ids.ts';
 import type { Entry, Follower, Log, Urgency } from '../../log/log.ts';
 import type { EventReply } from '../policy/bucket-state.policy.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
-import { createState, fold, memoryMsOf } from './fold.ts';
-import { type EntryEffects, type LogEvent, restore, type SharedState, snapshot } from './state.ts';
+import {
+  createState,
+  fold,
+  memoryMsOf,
+  type EntryEffects,
+  type LogEvent,
+  restore,
+  type SharedState,
+  snapshot,
+} from './fold.ts';
 
 /** What became of an event: the reply to it (`null` = no bucket knew of it), or it is not in the log and never will be. */
 export type Heard = EventReply | null | 'lost';

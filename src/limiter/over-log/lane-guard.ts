@@ -5,7 +5,7 @@
  * lane. Keeps: only one call of a lane passes at a time, whatever the copies say, until it is freed or its time is over. Knows
  * nothing of order.
  */
-import { amountOf } from '../../redis/malformed-reply.ts';
+import { amountOf } from '../../redis/scripts.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import { isBackground, twinOf } from '../../ids.ts';
 import type { Grant } from '../limiter.ts';

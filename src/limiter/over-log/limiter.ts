@@ -12,6 +12,8 @@ import {
   logOf,
   replicaId,
   type TicketId,
+  isBackground,
+  type CallerKey,
 } from '../../ids.ts';
 import type { Log } from '../../log/log.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
@@ -32,25 +34,22 @@ import {
   type Reserving,
   type Settlement,
   type WaitForecast,
+  type MeterSnapshot,
 } from '../limiter.ts';
-import type { Bucket } from '../policy/bucket-state.policy.ts';
+import { type Bucket, closedMs, maxInFlightOf } from '../policy/bucket-state.policy.ts';
 import { forecast, forecastFirst } from '../policy/forecast.policy.ts';
 import { ceilingOf } from '../policy/lanes.policy.ts';
 import { Shard, type ShardParts } from './shard.ts';
-import type { LogEvent } from './state.ts';
-import { callersIn, keptSlotsIn, reservedIn, snapshotOf } from './views.ts';
+import { type LogEvent, reservedIn } from './fold.ts';
+import { levelAt } from '../policy/meter.policy.ts';
+import { dueReservations } from '../policy/reservations.policy.ts';
 
 /** A log that nobody has used for so long is left, if it is kept elsewhere; its next call joins it in one round trip. Milliseconds. */
-const defaultIdleMs = 60_000;
+const idleMs = 60_000;
 
 export interface SharedLimiterParts extends Omit<ShardParts, 'log'> {
   readonly openLog: (key: LogKey) => Log<LogEvent>;
-  /** As {@link defaultIdleMs}. */
-  readonly idleMs?: number;
-  /**
-   * False: a log that is left is gone. It is left when it has forgotten its last bucket, and only while others are used: until then it
-   * costs nothing. Default true.
-   */
+  /** False: a log that is left is gone. It is left when it has forgotten its last bucket. Default true. */
   readonly isKeptElsewhere?: boolean;
 }
 
@@ -59,19 +58,14 @@ export type Limiter = Pick<SharedLimiter, keyof SharedLimiter>;
 
 export class SharedLimiter {
   readonly #parts: SharedLimiterParts;
-  readonly #idleMs: number;
   readonly #shards = new Map<LogKey, Shard>();
   /** The buckets that this replica has used, while it follows their logs. */
   readonly #buckets = new Set<BucketKey>();
   #cancelSweep: CancelTimer | null = null;
-  /** Monotonic milliseconds. */
-  #sweptAt: number;
   #isClosed = false;
 
   constructor(parts: SharedLimiterParts) {
     this.#parts = parts;
-    this.#idleMs = parts.idleMs ?? defaultIdleMs;
-    this.#sweptAt = parts.clock.monotonic();
   }
 
   /** Enters the ticket into its lane. A ticket is entered once. */
@@ -151,16 +145,45 @@ export class SharedLimiter {
     return count;
   }
 
-  /** The callers of a lane that have calls there now. */
-  callers(key: BucketKey, lane: LaneKey): readonly CallerNow[] {
-    return this.#look(key, (bucket) => callersIn(bucket, lane)) ?? [];
+  /** The callers of a lane that have calls there now; calls that name none are left out. */
+  callers(key: BucketKey, laneKey: LaneKey): readonly CallerNow[] {
+    const callers = new Map<CallerKey, { caller: CallerKey; waiting: number; inFlight: number }>();
+    this.#look(key, ({ tickets }) => {
+      for (const { caller, lane, lease } of tickets.values()) {
+        if (caller === undefined || lane !== laneKey) continue;
+        const counted = callers.get(caller) ?? { caller, waiting: 0, inFlight: 0 };
+        counted[lease === null ? 'waiting' : 'inFlight'] += 1;
+        callers.set(caller, counted);
+      }
+    });
+    return [...callers.values()];
   }
 
-  /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
-  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
-    const { state, log } = this.#known(bucket)?.copy ?? {};
-    if (state === undefined || state.reserving.size === 0) return null;
-    return keptSlotsIn(state, { bucket, ceiling, ticket }, log?.now() ?? 0);
+  /**
+   * What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing, and in its own
+   * bucket the reservations of later calls do not concern it.
+   */
+  keptSlots(own: BucketKey, ceiling: CeilingKey, ticketId: TicketId): KeptSlots | null {
+    const copy = this.#known(own)?.copy;
+    if (copy === undefined || copy.state.reserving.size === 0) return null;
+    const { buckets, reserving } = copy.state;
+    const now = copy.log.now();
+    const ticket = buckets.get(own)?.tickets.get(ticketId);
+    if (ticket?.reservation !== undefined) return null;
+    let count = 0;
+    let until = Infinity;
+    for (const key of reserving) {
+      const bucket = buckets.get(key);
+      for (const kept of bucket === undefined ? [] : dueReservations(bucket, now + freeBeforeMs)) {
+        if (kept.ceiling !== ceiling || (key === own && ticket !== undefined && kept.order > ticket.order))
+          continue;
+        if (isBackground(kept.lane) && ticket !== undefined && !isBackground(ticket.lane)) continue;
+        count += 1;
+        // Somebody who has come back for it leaves soon.
+        until = Math.min(until, kept.ticket === null ? kept.until : now + askAgainMs);
+      }
+    }
+    return count === 0 ? null : { count, forMs: Math.max(1, until - now) };
   }
 
   /**
@@ -232,18 +255,14 @@ export class SharedLimiter {
   }
 
   #sweepLater(): void {
-    const { clock, isKeptElsewhere = true } = this.#parts;
-    if (this.#isClosed) return;
-    if (isKeptElsewhere) this.#cancelSweep ??= clock.after(this.#idleMs, () => this.#sweep());
-    else if (clock.monotonic() - this.#sweptAt > this.#idleMs) this.#sweep();
+    if (!this.#isClosed) this.#cancelSweep ??= this.#parts.clock.after(idleMs, () => this.#sweep());
   }
 
   /** Leaves logs that nobody uses, and forgets buckets that they have forgotten. */
   #sweep(): void {
     this.#cancelSweep = null;
-    const { clock, isKeptElsewhere = true } = this.#parts;
-    this.#sweptAt = clock.monotonic();
-    const since = this.#sweptAt - this.#idleMs;
+    const { clock, isKeptElsewhere = true, onFailure } = this.#parts;
+    const since = clock.monotonic() - idleMs;
     for (const [key, shard] of this.#shards) {
       const { unusedSince, copy } = shard;
       if (unusedSince === null || unusedSince > since) continue;
@@ -251,11 +270,11 @@ export class SharedLimiter {
       if (!isKeptElsewhere) copy.say({ kind: 'tick' });
       if (!isKeptElsewhere && copy.state.buckets.size > 0) continue;
       this.#shards.delete(key);
-      shard.close().catch(this.#parts.onFailure);
+      shard.close().catch(onFailure);
     }
     for (const bucket of this.#buckets)
       if (this.#look(bucket, () => true) === null) this.#buckets.delete(bucket);
-    if (isKeptElsewhere && this.#shards.size > 0) this.#sweepLater();
+    if (this.#shards.size > 0) this.#sweepLater();
   }
 }
 
@@ -293,3 +312,26 @@ export const createEmbeddedLimiter = (
 function fail(failure: unknown): never {
   throw failure;
 }
+
+/** Meters of which no limit is known are left out. */
+const snapshotOf = (
+  key: BucketKey,
+  bucket: Bucket,
+  now: number,
+): Omit<BucketSnapshot, 'waiting' | 'inFlight'> => ({
+  bucket: key,
+  closedMs: closedMs(bucket, now),
+  reserved: bucket.reservations.size,
+  maxInFlightTotal: maxInFlightOf(bucket, now),
+  meters: [...bucket.meters.values()].flatMap((meter): MeterSnapshot[] => {
+    const { name, limit, windowMs, log, reported } = meter;
+    if (limit === null) return [];
+    const shown = { meter: name, limit, level: levelAt(meter, now), windowMs, isReported: reported !== null };
+    return [log === null ? shown : { ...shown, counts: log.counts }];
+  }),
+});
+
+/** Slots of those who are about to leave are asked for again after so long. Milliseconds. */
+const askAgainMs = 1_000;
+/** A slot comes free earlier than its time is told, by the way of the refusal through the log: it is left free from then on. Milliseconds. */
+const freeBeforeMs = 250;

@@ -15,8 +15,9 @@ import type { CancelTimer } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
 import type { BucketKey, LaneKey, LeaseToken, TicketId } from '../../ids.ts';
 import type { Entry, Log, Urgency } from '../../log/log.ts';
-import { retryUnavailableMs, type WhenDown } from '../when-down.policy.ts';
 import {
+  retryUnavailableMs,
+  type WhenDown,
   queuedWithoutForecast,
   type Admission,
   type AdmissionReply,
@@ -43,22 +44,11 @@ import {
 } from '../policy/bucket-state.policy.ts';
 import { forecast } from '../policy/forecast.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
-import {
-  adoptLease,
-  answer,
-  type HeldGrant,
-  isRequeued,
-  keepPosition,
-  type OwnCall,
-  type SettleEvent,
-  settleEvent,
-  usedBy,
-  withoutRequeue,
-} from './own-call.ts';
 import { Alone } from './alone.ts';
 import { Copy, type CopyParts, type Heard } from './copy.ts';
 import type { LaneGuard } from './lane-guard.ts';
-import type { EntryEffects, LogEvent, SentCall, SharedGrant, UsedUnits } from './state.ts';
+import type { EntryEffects, LogEvent, SentCall, SharedGrant, UsedUnits } from './fold.ts';
+import type { Costs } from '../../call.ts';
 
 /** While this replica has calls it is heard of this often, and looks whether the state has them. Milliseconds. */
 const beatMs = 1_000;
@@ -193,9 +183,10 @@ export class Shard {
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
     this.#touch();
-    const call = this.#sentBy(grant);
-    if (call === null) return Promise.resolve();
-    const { admission, held } = call;
+    const sent = this.#sentBy(grant);
+    if (sent === null) return Promise.resolve();
+    const { call, held } = sent;
+    const { admission } = call;
     const hasLeft = this.#calls.has(grant.lease);
     const settle: SettleEvent = {
       kind: 'settle',
@@ -205,7 +196,7 @@ export class Shard {
     };
     if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
     this.#noteEnded(admission, held, settle.settlement);
-    if (isRequeued(settle.settlement)) call.own.state = { kind: 'waiting', putBack: settle };
+    if (isRequeued(settle.settlement)) call.state = { kind: 'waiting', putBack: settle };
     else this.#calls.delete(hasLeft ? grant.lease : grant.ticket);
     const hasRunOut = this.#wasUnheard();
     const hear = (heard: Heard): void => {
@@ -398,13 +389,10 @@ export class Shard {
   }
 
   /** The call that goes by the grant; `null` = it does not any more. */
-  #sentBy({
-    ticket,
-    lease,
-  }: Grant): { readonly own: OwnCall; readonly admission: Admission; readonly held: HeldGrant } | null {
-    const own = this.#calls.get(lease) ?? this.#calls.get(ticket);
-    if (own?.state.kind !== 'sent' || own.state.held.grant.lease !== lease) return null;
-    return { own, admission: own.admission, held: own.state.held };
+  #sentBy({ ticket, lease }: Grant): { readonly call: OwnCall; readonly held: HeldGrant } | null {
+    const call = this.#calls.get(lease) ?? this.#calls.get(ticket);
+    if (call?.state.kind !== 'sent' || call.state.held.grant.lease !== lease) return null;
+    return { call, held: call.state.held };
   }
 
   /** Nothing was heard of this replica for so long that its leases have run out. */
@@ -521,24 +509,22 @@ export class Shard {
   /** Brings what the copy says of the calls and what this replica knows of them together. */
   #reconcile(term: number, used: readonly UsedUnits[]): void {
     this.#endStrangers();
-    const lost: { readonly call: OwnCall; readonly sent: SentCall }[] = [];
+    const lost: OwnCall[] = [];
+    const sent: SentCall[] = [];
     for (const call of this.#calls.values()) {
       const { admission, state } = call;
       if (state.kind !== 'sent' || this.#standingOf(call).lease !== null) continue;
       const { lease, isMadeAlone } = state.held;
-      lost.push({
-        call,
-        sent: { bucket: admission.bucket, lease, admission: this.#stored(admission, false) },
-      });
+      lost.push(call);
+      sent.push({ bucket: admission.bucket, lease, admission: this.#stored(admission, false) });
       // The label's word for a term.
       if (isCapped(admission) && !isMadeAlone) this.#parts.onLeaseLost('epoch');
     }
-    const sent = lost.map((each) => each.sent);
     if (sent.length + used.length > 0) {
       this.copy.say({ kind: 'report', sent, used }, (heard) => {
         if (heard === 'lost') this.#unreported = [...this.#unreported, ...used];
         else
-          for (const { call } of lost)
+          for (const call of lost)
             if (call.state.kind === 'sent') adoptLease(call, call.state.held.lease, this.#alone !== null);
       });
     }
@@ -576,9 +562,9 @@ export class Shard {
     const { state, log } = this.copy;
     const bucket = state.buckets.get(key);
     const expected = bucket === undefined ? null : forecast(bucket, ticket, log.now());
-    if (expected === null) return queuedWithoutForecast;
-    const { waitMs: forecastMs, ahead, heldBy } = expected;
-    return { kind: 'queued', forecastMs, ahead, heldBy };
+    return expected === null
+      ? queuedWithoutForecast
+      : { kind: 'queued', forecastMs: expected.waitMs, ahead: expected.ahead, heldBy: expected.heldBy };
   }
 
   /** Where entries were lost, sends under the ceilings may be lost, too: they are put back before others go on. */
@@ -643,6 +629,83 @@ export class Shard {
 
 /**
  * The replica was kept from running since the grant was made, for longer than pacing leaves a call for its way to the upstream. Until
- * then nobody else has been given the grant: that happens after `replicaLifeMs` (`pump.policy.ts`) at the earliest.
+ * then nobody else has been given the grant: that happens after `replicaLifeMs` (`scheduler.policy.ts`) at the earliest.
  */
 const isTooLate = (agoMs: number): boolean => agoMs > maxLatenessMs;
+
+// A call of this replica in a log, from its admission to its end: its states, and how it ends.
+
+export type SettleEvent = Extract<BucketEvent, { kind: 'settle' }>;
+
+/** A grant that this replica goes by. */
+export interface HeldGrant {
+  /** As the call gets it, and settles it. */
+  readonly grant: Grant;
+  /** The lease in the state. Another one than the call's where the log lost that one and granted the call anew meanwhile. */
+  readonly lease: LeaseToken;
+  /** This replica made it for itself while the log was away. */
+  readonly isMadeAlone: boolean;
+  /** The guard that was asked for the lane; `null` = the lane has none. It knows the call by the lease of `grant`. */
+  readonly guard: LaneGuard | null;
+}
+
+export type OwnCallState =
+  /** Asks to be admitted, and has no reply: it may be refused. */
+  | { readonly kind: 'entering' }
+  /**
+   * Stands in its lane, or has said a settlement that puts it there. `putBack`: that settlement; `null` = it had no grant. Where the log has
+   * not heard it, or has lost it, the state still has the grant.
+   */
+  | { readonly kind: 'waiting'; readonly putBack: SettleEvent | null }
+  /** Granted; the guard of its lane is being asked. */
+  | { readonly kind: 'guarding'; readonly held: HeldGrant }
+  /** It has its grant, and may be under way. */
+  | { readonly kind: 'sent'; readonly held: HeldGrant };
+
+export interface OwnCall {
+  /** With the latest settings. Its position is that of its arrival until the log has given it an order. */
+  admission: Admission;
+  state: OwnCallState;
+  /** Takes the reply to its admission; `null` = has it. */
+  answer: ((reply: AdmissionReply) => void) | null;
+}
+
+export function answer(call: OwnCall, reply: AdmissionReply): void {
+  call.answer?.(reply);
+  call.answer = null;
+}
+
+export function keepPosition(call: OwnCall, order: number): void {
+  if (call.admission.position.kind === 'arrival')
+    call.admission = { ...call.admission, position: { kind: 'kept', order } };
+}
+
+/** The call is under way, and the state has this lease for it now. */
+export function adoptLease(call: OwnCall, lease: LeaseToken, isMadeAlone: boolean): void {
+  const { state } = call;
+  if (state.kind === 'sent' || state.kind === 'guarding')
+    call.state = { kind: state.kind, held: { ...state.held, lease, isMadeAlone } };
+}
+
+export const settleEvent = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
+  kind: 'settle',
+  lease,
+  settlement,
+  lesson: null,
+});
+
+/** The ticket waits again. */
+export const isRequeued = (settlement: Settlement): boolean =>
+  settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
+
+/** The settlement for a call that has left meanwhile: no ticket goes back to its lane. */
+export function withoutRequeue(settlement: Settlement): Settlement {
+  if (settlement.kind === 'returned') return { kind: 'dropped' };
+  return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
+}
+
+/** What a call used that ended like this: nothing, if it was not sent or not run. */
+export function usedBy(costs: Costs, settlement: Settlement): Costs {
+  if (settlement.kind === 'succeeded') return { ...costs, ...settlement.spent };
+  return settlement.kind === 'unknown' ? costs : {};
+}

@@ -26,7 +26,14 @@ import type {
   Settlement,
   SleepReason,
 } from '../limiter.ts';
-import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
+import {
+  costEntries,
+  createMeter,
+  type Meter,
+  type MeterMark,
+  meterNames,
+  requestWindows,
+} from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /** Sequence numbers stay below this; an order is `urgency * orderUnit + arrival`. */
@@ -82,7 +89,7 @@ export type LeaseStage =
   | 'unconfirmed'
   /** The call has taken its slot of the ceiling, or there were plenty. */
   | 'confirmed'
-  /** The fate of the call is unknown: only time ends the lease. Counted in its lane's `abandoned`. */
+  /** The fate of the call is unknown: only time ends the lease. */
   | 'abandoned';
 
 export interface Lease {
@@ -123,10 +130,6 @@ export interface Lane {
   unconfirmed: number;
   /** Mean time a grant of this lane stays in flight, milliseconds, rather too short; starts at 0. */
   serviceMs: number;
-  /** When it was last granted something. */
-  grantedAt: number | null;
-  /** Where the lane or its bucket has a cap: when its leases of unknown fate end, soonest first. `inFlight` counts these leases, too. */
-  readonly abandoned: number[];
   /** When a slot of its ceiling last came back unused; `null` = never. A refusal that may be older says nothing of it. */
   slotBackAt: number | null;
   /** Class under which the lane is in a ready set; `null` = not ready. */
@@ -144,20 +147,20 @@ export interface Callers {
 }
 
 /** What is not granted because it is not known which calls other replicas have under way. */
-export type Withheld =
-  /** Nothing is granted. */
-  | { readonly what: 'all' }
-  /** Lanes with a cap on calls in flight wait, and all of a bucket with one, until this time at most: the other replicas may say it sooner. */
-  | { readonly what: 'capped_lanes'; readonly until: number }
-  /** The same for the replica that goes on alone: until then, as nobody will say it. */
-  | { readonly what: 'capped_lanes_alone'; readonly until: number };
+export interface Withheld {
+  /**
+   * `all`: nothing is granted. `capped_lanes`: lanes with a cap on calls in flight wait, and all of a bucket with one.
+   * `capped_lanes_alone`: the same for the replica that goes on alone, where nobody will say it sooner.
+   */
+  readonly what: 'all' | 'capped_lanes' | 'capped_lanes_alone';
+  /** At the latest: the other replicas may say it sooner. */
+  readonly until: number;
+}
 
 /** Lanes that take turns with each other (start-time fair queueing, ADR 20), and what waits in them. */
 export interface Turns {
   /** Ready lanes by start tag, one set per class of their head. */
   readonly ready: Map<string, SortedNames<LaneKey>>;
-  /** Lanes with nothing waiting, in flight or asleep, by start tag. */
-  readonly idle: SortedNames<LaneKey>;
   /** Virtual time: start tag of the last granted ticket. */
   virtual: number;
   /** Waiting tickets. */
@@ -257,7 +260,6 @@ export function createBucket(probe: number, now: number): Bucket {
 /** Without any lane. */
 export const noTurns = (): Turns => ({
   ready: new Map(),
-  idle: new SortedNames(),
   virtual: 0,
   waiting: 0,
   waitingCosts: new Map(),
@@ -269,6 +271,13 @@ export const turnsOf = (bucket: Bucket, lane: LaneKey): Turns =>
 
 /** Before the first background lane comes. */
 const nobody = noTurns();
+
+/** The lane of a ticket that waits or has a lease: it is there for as long. */
+export function laneOf(bucket: Bucket, { lane: key }: Pick<Ticket, 'lane'>): Lane {
+  const lane = bucket.lanes.get(key);
+  if (lane === undefined) throw new TypeError('a ticket has no lane');
+  return lane;
+}
 
 /** Waiting tickets, also of background lanes. */
 export const allWaiting = ({ waiting, background }: Bucket): number => waiting + (background?.waiting ?? 0);
@@ -456,3 +465,120 @@ export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): 
   sentAt: now - sentAgoMs,
   headAt: now - headAgoMs,
 });
+
+// The costs of waiting calls: how much of a cost counts, and the sums of a lane and of a bucket.
+// Part of the specification in `scheduler.policy.ts`.
+
+/**
+ * The costs that count for a call: of each meter no more than its limit, where one is known. A client may write any number into
+ * its call (`max_tokens`), and the forecasts of all others of the bucket rest on the sum of the costs that wait.
+ */
+export function cappedCosts(bucket: Bucket, asked: Costs): Costs {
+  const costs: Partial<Record<MeterName, number>> = {};
+  for (const [name, units] of costEntries(asked))
+    costs[name] = Math.min(units, bucket.meters.get(name)?.limit ?? units);
+  return costs;
+}
+
+/**
+ * The service cost of a call in its lane: the time for which it keeps its most expensive meter busy, in milliseconds (dominant
+ * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
+ * window, whatever is asked: a lane whose limits change has never more than that to wait for.
+ */
+export function serviceCost(bucket: Bucket, costs: Costs): number {
+  let longest = 0;
+  for (const [name, units] of costEntries(costs)) {
+    const { limit = null, windowMs = 0 } = bucket.meters.get(name) ?? {};
+    if (limit !== null && !name.endsWith('_day'))
+      longest = Math.max(longest, (Math.min(units, limit) * windowMs) / limit);
+  }
+  return longest > 0 ? longest : 1;
+}
+
+/** Waiting calls and their total costs. */
+export interface WaitingCalls {
+  readonly costs: ReadonlyMap<MeterName, number>;
+  readonly calls: number;
+}
+
+/** The service cost of the mean of these calls. */
+export function meanServiceCost(bucket: Bucket, { costs, calls }: WaitingCalls): number {
+  const mean: Partial<Record<MeterName, number>> = {};
+  for (const name of meterNames) {
+    const units = waitingUnits(bucket, costs, name);
+    if (units > 0) mean[name] = units / calls;
+  }
+  return serviceCost(bucket, mean);
+}
+
+/** A ticket with these costs waits, or does not any more (-1): they count in the sums of its lane and its bucket. */
+export function countCosts(bucket: Bucket, lane: Lane, costs: Costs, sign: 1 | -1): void {
+  addCosts(lane.waitingCosts, costs, sign);
+  addCosts(turnsOf(bucket, lane.key).waitingCosts, costs, sign);
+}
+
+/**
+ * What waiting calls with these costs in all take from a meter. A window of requests may have been added by a reload after they
+ * came: they take from it what they take from `requests`.
+ */
+export function waitingUnits(
+  bucket: Bucket,
+  costs: ReadonlyMap<MeterName, number> | null,
+  name: MeterName,
+): number {
+  if (!requestWindows.includes(name)) return costs?.get(name) ?? 0;
+  return bucket.meters.has(name) ? (costs?.get('requests') ?? 0) : 0;
+}
+
+/** Adds costs to sums, or takes them out (-1). */
+export function addCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -1 = 1): void {
+  for (const [name, units] of costEntries(costs)) sums.set(name, (sums.get(name) ?? 0) + sign * units);
+}
+
+// Documents: what GraphQL calls cost that ask for the same, as far as responses stated it
+
+/** Documents remembered per bucket; the one of which nothing was learned for longest is forgotten first. */
+export const maxDocuments = 1_000;
+
+/** Of what new documents turned out to cost the latest counts as this part of the mean. */
+const newestShare = 1 / 8;
+
+/** True when no response has stated what the document costs. */
+export const isUnseen = ({ documents }: Bucket, document: string | null): document is string =>
+  document !== null && !documents.has(document);
+
+/**
+ * What a call that asks for the document costs, as far as known, of every window that the bucket has. What nobody has asked for yet is
+ * guessed at no more than new documents turned out to cost.
+ */
+export function knownCosts(bucket: Bucket, costs: Costs, document: string | null): Costs {
+  const { documents, meters, unseenPoints } = bucket;
+  const guess = unseenPoints === null ? undefined : Math.min(unseenPoints, costs.cost ?? 0);
+  const points = document === null ? undefined : (documents.get(document) ?? guess);
+  let known = points === undefined ? costs : { ...costs, cost: points };
+  for (const name of requestWindows)
+    if (meters.has(name) && costs.requests !== undefined) known = { ...known, [name]: costs.requests };
+  return known;
+}
+
+/** A response stated what a document costs, in points: calls that wait count with that from now on, and new documents with the mean. */
+export function learnDocument(bucket: Bucket, document: string, points: number): void {
+  const { documents, tickets } = bucket;
+  const before = documents.get(document);
+  const mean = bucket.unseenPoints ?? points;
+  if (before === undefined) bucket.unseenPoints = mean + (points - mean) * newestShare;
+  documents.delete(document);
+  documents.set(document, points);
+  const [oldest] = documents.keys();
+  if (documents.size > maxDocuments && oldest !== undefined) documents.delete(oldest);
+  if (before === points) return;
+  for (const ticket of tickets.values()) {
+    if (ticket.document === null || ticket.lease !== null) continue;
+    const isDearer = (ticket.costs.cost ?? 0) > (bucket.unseenPoints ?? 0);
+    if (ticket.document !== document && !isDearer) continue;
+    const lane = laneOf(bucket, ticket);
+    countCosts(bucket, lane, ticket.costs, -1);
+    ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
+    countCosts(bucket, lane, ticket.costs, 1);
+  }
+}

@@ -6,6 +6,7 @@
  * Pure; `now` is an argument. The Redis script of the ceiling mirrors these functions.
  */
 import type { CeilingKey } from '../../ids.ts';
+import type { Hold } from '../limiter.ts';
 import { dayMs } from '../../time-units.ts';
 
 /**
@@ -17,19 +18,6 @@ export const ceilingWindowMs = 60_000 + 150;
 export type SlotResult =
   /** `slot` names what to give back. */
   { readonly kind: 'taken'; readonly slot: number } | { readonly kind: 'refused'; readonly waitMs: number };
-
-export interface SlotRequest {
-  /** Slots per window. */
-  readonly limit: number;
-  /** How much later than now the call may leave, milliseconds; left out, it leaves now. */
-  readonly lateMs?: number | undefined;
-}
-
-/** The `k`-th call from now (1 = the next) under a ceiling of `limit` slots. */
-export interface UpcomingSlot {
-  readonly limit: number;
-  readonly k: number;
-}
 
 /**
  * Sends that are within the window: `live` of them, the oldest at `first`. `log` is ascending. What is older is dropped when it is
@@ -46,7 +34,11 @@ export function expire(log: number[], now: number): { readonly first: number; re
  * Takes a slot, or refuses without a trace and says when one frees. A call that may leave up to `lateMs` after now has
  * its slot counted from then: whoever takes the freed slot leaves a whole window after it, however late it left.
  */
-export function takeSlot(log: number[], { limit, lateMs = 0 }: SlotRequest, now: number): SlotResult {
+export function takeSlot(
+  log: number[],
+  { limit, lateMs = 0 }: { readonly limit: number; readonly lateMs?: number },
+  now: number,
+): SlotResult {
   if (expire(log, now).live >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
   const slot = Math.max(now + lateMs, log.at(-1) ?? now);
   log.push(slot);
@@ -64,17 +56,23 @@ export function giveSlotBack(log: number[], slot: number): void {
  * slot of the send `limit` before it, which may be one of those that are yet to come. After the limit was lowered more
  * may be in the window than it allows.
  */
-export function slotInMs(log: readonly number[], { limit, k }: UpcomingSlot, now: number): number {
+export function slotInMs(
+  log: readonly number[],
+  { limit, k }: { readonly limit: number; readonly k: number },
+  now: number,
+): number {
   const expired = expiredCount(log, now);
   const live = log.length - expired;
   const behind = live + k - 1 - limit;
   if (behind < 0) return 0;
   const rounds = Math.max(0, Math.ceil((behind - live + 1) / limit));
   const first = behind - rounds * limit;
-  const freed = first < 0 ? undefined : log[expired + first];
-  const firstMs = freed === undefined ? 0 : Math.max(0, freed + ceilingWindowMs - now);
-  return firstMs + rounds * ceilingWindowMs;
+  return freeInMs(first < 0 ? undefined : log[expired + first], now) + rounds * ceilingWindowMs;
 }
+
+/** Milliseconds until a send frees its slot; 0 = it has, or there is none. */
+const freeInMs = (sentAt: number | undefined, now: number): number =>
+  sentAt === undefined ? 0 : Math.max(0, sentAt + ceilingWindowMs - now);
 
 /** Sends counted after `since`. `log` is ascending. */
 export function sentSince(log: readonly number[], since: number): number {
@@ -94,26 +92,6 @@ function expiredCount(log: readonly number[], now: number): number {
   }
   return low;
 }
-
-/** How long a ceiling holds a call back, and which; 0 ms: it does not. */
-export interface CeilingHold {
-  readonly waitMs: number;
-  readonly heldBy: 'ceiling_minute' | 'ceiling_day';
-}
-
-/** What is left of a day. */
-export interface DayLeft {
-  /** Calls. */
-  readonly calls: number;
-  /** Time until the count starts again at 0, milliseconds. */
-  readonly endsInMs: number;
-}
-
-/** A call's hold, from its wait for the minute and its position under the day (`null` = no such ceiling). */
-export const holdAt = (minuteMs: number, position: number, day: DayLeft | null): CeilingHold =>
-  day !== null && position > day.calls && day.endsInMs > minuteMs
-    ? { waitMs: day.endsInMs, heldBy: 'ceiling_day' }
-    : { waitMs: minuteMs, heldBy: 'ceiling_minute' };
 
 // What the sends of a window and the calls of a day say of a ceiling: the same for what this process counts and for what was read in Redis
 
@@ -137,11 +115,12 @@ export const whole = ({ key, perMinute, perDay, left }: CeilingRef): CeilingRef 
   perDay: perDay === null ? null : perDay + (left?.perDay ?? 0),
 });
 
-export interface CeilingView {
+/** What is counted under a ceiling. */
+export interface CeilingCounts {
   /** Times of the sends, ascending. */
   readonly log: number[];
   /** `null` = no call was counted. */
-  readonly day: { readonly calls: number; readonly endsAt: number } | null;
+  day: { calls: number; readonly endsAt: number } | null;
 }
 
 /** State of one limit, for the `RateLimit` fields. */
@@ -152,9 +131,21 @@ export interface CeilingState {
   readonly nextSlotMs: number;
 }
 
-export function dayLeft({ day }: CeilingView, perDay: number, now: number): DayLeft {
-  if (day === null) return { calls: perDay, endsInMs: dayMs };
-  return { calls: Math.max(0, perDay - day.calls), endsInMs: Math.max(0, day.endsAt - now) };
+/** The day that lasts; `null` = none does. */
+export const dayOf = ({ day }: CeilingCounts, now: number): CeilingCounts['day'] =>
+  day === null || day.endsAt <= now ? null : day;
+
+/** Counts a call, with which a day begins where none lasts. Returns when the day ends. */
+export function countOfDay(counts: CeilingCounts, now: number): number {
+  counts.day = dayOf(counts, now) ?? { calls: 0, endsAt: now + dayMs };
+  counts.day.calls += 1;
+  return counts.day.endsAt;
+}
+
+/** How many calls are left of a day, and in how many milliseconds the count starts again at 0. */
+export function dayLeft(counts: CeilingCounts, perDay: number, now: number) {
+  const { calls, endsAt } = dayOf(counts, now) ?? { calls: 0, endsAt: now + dayMs };
+  return { calls: Math.max(0, perDay - calls), endsInMs: endsAt - now };
 }
 
 /**
@@ -162,30 +153,27 @@ export function dayLeft({ day }: CeilingView, perDay: number, now: number): DayL
  * @param asOf when the positions were determined: sends since then may be calls that stood before these; `null` = now
  */
 export function holdsIn(
-  view: CeilingView,
+  counts: CeilingCounts,
   { perMinute, perDay }: CeilingLimits,
-  {
-    positions,
-    asOf,
-    now,
-  }: { readonly positions: readonly number[]; readonly asOf: number | null; readonly now: number },
-): CeilingHold[] {
-  const sent = asOf === null ? 0 : sentSince(view.log, asOf);
-  const day = perDay === null ? null : dayLeft(view, perDay, now);
+  { positions, asOf, now }: { positions: readonly number[]; asOf: number | null; now: number },
+): Hold[] {
+  const sent = asOf === null ? 0 : sentSince(counts.log, asOf);
+  const day = perDay === null ? null : dayLeft(counts, perDay, now);
   return positions.map((position) => {
     const k = Math.max(1, position - sent);
-    return holdAt(perMinute === null ? 0 : slotInMs(view.log, { limit: perMinute, k }, now), k, day);
+    const waitMs = perMinute === null ? 0 : slotInMs(counts.log, { limit: perMinute, k }, now);
+    return day !== null && k > day.calls && day.endsInMs > waitMs
+      ? { waitMs: day.endsInMs, heldBy: 'ceiling_day' }
+      : { waitMs, heldBy: 'ceiling_minute' };
   });
 }
 
-export function minuteState({ log }: CeilingView, limit: number, now: number): CeilingState {
+export function minuteState({ log }: CeilingCounts, limit: number, now: number): CeilingState {
   const { first, live } = expire(log, now);
-  const oldest = log[first];
-  const nextSlotMs = oldest === undefined ? 0 : Math.max(0, oldest + ceilingWindowMs - now);
-  return { limit, remaining: Math.max(0, limit - live), nextSlotMs };
+  return { limit, remaining: Math.max(0, limit - live), nextSlotMs: freeInMs(log[first], now) };
 }
 
-export function dayState(view: CeilingView, limit: number, now: number): CeilingState {
-  const { calls, endsInMs } = dayLeft(view, limit, now);
-  return { limit, remaining: calls, nextSlotMs: view.day === null ? 0 : endsInMs };
+export function dayState(counts: CeilingCounts, limit: number, now: number): CeilingState {
+  const { calls, endsInMs } = dayLeft(counts, limit, now);
+  return { limit, remaining: calls, nextSlotMs: dayOf(counts, now) === null ? 0 : endsInMs };
 }

@@ -9,15 +9,24 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
-import type { SleepReason, WaitForecast } from '../limiter.ts';
+import type { Hold, SleepReason, WaitForecast } from '../limiter.ts';
 import {
   type Bucket,
   closedMs,
   isFull,
   type Lane,
+  type Lease,
   maxInFlightOf,
   reopensInMs,
   turnsOf,
+  cappedCosts,
+  knownCosts,
+  meanServiceCost,
+  serviceCost,
+  addCosts,
+  laneOf,
+  type WaitingCalls,
+  waitingUnits,
 } from './bucket-state.policy.ts';
 import {
   callsAhead,
@@ -29,15 +38,6 @@ import {
   dueAfterMs,
 } from './lanes.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import {
-  cappedCosts,
-  knownCosts,
-  meanServiceCost,
-  serviceCost,
-  sumCosts,
-  type WaitingCalls,
-  waitingUnits,
-} from './costs.policy.ts';
 import {
   callWindows,
   keptFree,
@@ -56,12 +56,6 @@ const maxRead = 32;
 
 /** The forecast of a ceiling reaches this many windows ahead: no call may wait longer. */
 export const maxWindows = 10;
-
-export interface Forecast {
-  readonly waitMs: number;
-  /** What causes the longest wait; `queue` where nothing but the line does. */
-  readonly heldBy: HeldBy;
-}
 
 /** Where a call stands, or would stand, in its lane. */
 export interface LanePosition {
@@ -87,22 +81,21 @@ export interface LanePosition {
 }
 
 /** A position, and the reservations that go first; `null` = none. */
-interface Behind {
-  readonly position: LanePosition;
+interface Behind extends LanePosition {
   readonly reserved: ReservedAhead | null;
   /** Calls of other lanes go first, as many as their ceilings let go within so many windows; `null` = none go first. */
   readonly windows: number | null;
 }
 
 /** The expected wait of a call at this position. */
-export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Forecast {
+export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Hold {
   const { reservations, reservationsDue } = bucket;
   // The longer a call waits, the more calls of other lanes do their ceilings let go before it, and the more reservations are due that make
   // it leave later. At least twice as many each time, so that it takes few steps; what the last of them take may be told in vain.
   let [windows, count] = [1, reservationsDue.before(now)];
   for (;;) {
     const reserved = reservations.size === 0 ? null : reservedAhead(bucket, position, count);
-    const forecast = forecastAmong(bucket, { position, reserved, windows }, now);
+    const forecast = forecastAmong(bucket, { ...position, reserved, windows }, now);
     const needed = Math.ceil(forecast.waitMs / ceilingWindowMs);
     const before = reservationsDue.before(now + forecast.waitMs);
     if (needed <= windows && before <= count) return forecast;
@@ -135,64 +128,64 @@ export function forecastReturning(
   position: LanePosition,
   now: number,
   again?: TicketId,
-): Forecast {
+): Hold {
   const reserved =
     again === undefined ? null : reservedAhead(bucket, position, bucket.reservationsDue.rank(again, 0));
-  return bucketForecast(bucket, { position, reserved, windows: null }, now);
+  return bucketForecast(bucket, { ...position, reserved, windows: null }, now);
 }
 
-function forecastAmong(bucket: Bucket, behind: Behind, now: number): Forecast {
+function forecastAmong(bucket: Bucket, behind: Behind, now: number): Hold {
   let longest = bucketForecast(bucket, behind, now);
-  const { position, reserved } = behind;
-  const { perMinute } = position;
-  if (perMinute === null) return longest;
-  const ahead = position.ahead + (reserved?.inLane ?? 0);
+  const { perMinute } = behind;
+  const inLane = aheadOf(behind);
   // A call leaves one window of its ceiling after the previous call that used the same slot.
-  for (let windows = 1; windows <= maxWindows && windows * perMinute <= ahead; windows += 1) {
-    const before = { ...position, ahead: Math.max(0, position.ahead - windows * perMinute) };
-    const ofBucket = bucketForecast(bucket, { ...behind, position: before, reserved: null }, now);
+  for (let windows = 1; perMinute !== null && windows <= maxWindows; windows += 1) {
+    if (windows * perMinute > inLane) break;
+    const ahead = Math.max(0, behind.ahead - windows * perMinute);
+    const ofBucket = bucketForecast(bucket, { ...behind, ahead, reserved: null }, now);
     const waitMs = ofBucket.waitMs + windows * ceilingWindowMs;
-    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'ceiling_minute' };
+    longest = longerOf(longest, { waitMs, heldBy: 'ceiling_minute' });
   }
   return longest;
 }
+
+/** Calls and reservations of its lane that go first. */
+const aheadOf = ({ ahead, reserved }: Behind): number => ahead + (reserved?.inLane ?? 0);
 
 /** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
-function bucketForecast(bucket: Bucket, { position, reserved, windows }: Behind, now: number): Forecast {
-  let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, position.lane, now) };
-  const consider = (forecast: Forecast): void => {
-    longest = longerOf(longest, forecast);
+function bucketForecast(bucket: Bucket, behind: Behind, now: number): Hold {
+  let longest: Hold = { waitMs: 0, heldBy: heldAnyhow(bucket, behind.lane, now) };
+  const consider = (standstill: Hold, then: Hold): void => {
+    longest = longerOf(longest, afterStandstill(standstill, then));
   };
   const ofBucket = bucketStandstill(bucket, now);
-  const others = windows === null ? [] : othersAhead(bucket, position, windows);
-  const all = needsOf(bucket, { position, reserved }, others);
-  consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
-  const ofLane = laneStandstill(bucket, position, ofBucket, now);
-  if (ofLane.waitMs > ofBucket.waitMs) {
-    // Calls of other lanes do not stand still with this one.
-    const own = needsOf(bucket, { position, reserved }, []);
-    consider(afterStandstill(ofLane, metersForecast(bucket, own, now + ofLane.waitMs)));
-  }
-  const aheadHere = position.ahead + (reserved?.inLane ?? 0);
+  const others = othersAhead(bucket, behind);
+  consider(ofBucket, metersForecast(bucket, needsOf(bucket, behind, others), now + ofBucket.waitMs));
+  const ofLane = laneStandstill(bucket, behind, ofBucket, now);
+  // Calls of other lanes do not stand still with this one.
+  if (ofLane.waitMs > ofBucket.waitMs)
+    consider(ofLane, metersForecast(bucket, needsOf(bucket, behind, []), now + ofLane.waitMs));
+  const aheadHere = aheadOf(behind);
   const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, aheadHere);
   const reopensMs = reopensInMs(bucket, aheadInBucket, now) - ofBucket.waitMs;
-  if (reopensMs > 0) consider(afterStandstill(ofBucket, { waitMs: reopensMs, heldBy: 'requests' }));
+  if (reopensMs > 0) consider(ofBucket, { waitMs: reopensMs, heldBy: 'requests' });
   for (const [places, standstill, ahead] of [
-    [placesOfLane(bucket, position), ofLane, aheadHere + firstInWorkspace(bucket, position)],
-    [placesOfBucket(bucket, now, position.serviceMs), ofBucket, aheadInBucket],
+    [placesOfLane(bucket, behind), ofLane, aheadHere + firstInWorkspace(bucket, behind)],
+    [placesOfBucket(bucket, now, behind.serviceMs), ofBucket, aheadInBucket],
   ] as const) {
     if (places === null) continue;
-    consider({ waitMs: serialWaitMs(places, ahead, now), heldBy: 'serialized' });
+    consider(none, { waitMs: serialWaitMs(places, ahead, now), heldBy: 'serialized' });
     // The rounds after a standstill: until then the calls in flight have ended.
-    const roundsMs = Math.floor(ahead / places.maxInFlight) * places.serviceMs;
-    if (standstill.waitMs > 0)
-      consider(afterStandstill(standstill, { waitMs: roundsMs, heldBy: 'serialized' }));
+    const waitMs = Math.floor(ahead / places.maxInFlight) * places.serviceMs;
+    if (standstill.waitMs > 0) consider(standstill, { waitMs, heldBy: 'serialized' });
   }
   return longest;
 }
 
+const none: Hold = { waitMs: 0, heldBy: 'queue' };
+
 /** Of equal waits the first. */
-const longerOf = (one: Forecast, other: Forecast): Forecast => (other.waitMs > one.waitMs ? other : one);
+const longerOf = (one: Hold, other: Hold): Hold => (other.waitMs > one.waitMs ? other : one);
 
 /** Calls of the workspace that go before all calls of a background lane. */
 const firstInWorkspace = (bucket: Bucket, { key }: LanePosition): number =>
@@ -216,8 +209,8 @@ interface OthersAhead extends WaitingCalls {
   readonly ahead: number;
 }
 
-function othersAhead(bucket: Bucket, position: LanePosition, windows: number): OthersAhead[] {
-  const { lane, key, weight } = position;
+function othersAhead(bucket: Bucket, { lane, key, weight, ahead, windows }: Behind): OthersAhead[] {
+  if (windows === null) return [];
   const turns = turnsOf(bucket, key);
   const others: OthersAhead[] = [];
   // Whatever the turns, all others go before the background.
@@ -226,7 +219,7 @@ function othersAhead(bucket: Bucket, position: LanePosition, windows: number): O
   const here = lane?.line.size ?? 0;
   if (turns.waiting === here) return others;
   const first = Math.max(lane?.start ?? 0, turns.virtual);
-  const own = lane === undefined || here === 0 ? 0 : position.ahead * meanServiceOf(bucket, lane);
+  const own = lane === undefined || here === 0 ? 0 : ahead * meanServiceOf(bucket, lane);
   const start = first + own / weight;
   for (const other of bucket.lanes.values()) {
     const { size: calls } = other.line;
@@ -246,13 +239,9 @@ const meanServiceOf = (bucket: Bucket, { waitingCosts: costs, line }: Lane): num
   meanServiceCost(bucket, { costs, calls: line.size });
 
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */
-function needsOf(
-  bucket: Bucket,
-  { position, reserved }: Pick<Behind, 'position' | 'reserved'>,
-  others: readonly OthersAhead[],
-): Needed[] {
-  const { costs, document } = position;
-  const inLane = costsAhead(bucket, position);
+function needsOf(bucket: Bucket, behind: Behind, others: readonly OthersAhead[]): Needed[] {
+  const { costs, document, reserved } = behind;
+  const inLane = costsAhead(bucket, behind);
   const needs: Needed[] = [];
   for (const name of meterNames) {
     if (name === 'cost' && document !== null && bucket.unseenPoints === null) continue;
@@ -278,7 +267,7 @@ function costsAhead(bucket: Bucket, { lane, ahead }: LanePosition): ReadonlyMap<
   if (ahead <= maxRead && lane.callers === null) {
     for (const id of lane.line.names(ahead)) {
       const ticket = bucket.tickets.get(id);
-      if (ticket !== undefined) sumCosts(sums, cappedCosts(bucket, ticket.costs), 1);
+      if (ticket !== undefined) addCosts(sums, cappedCosts(bucket, ticket.costs));
     }
     return sums;
   }
@@ -313,26 +302,21 @@ const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
 };
 
 /** The longest wait for any meter, if nobody takes from them before `from`; its milliseconds count from then on. */
-function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number): Forecast {
-  let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
-  for (const need of needs) {
-    const waitMs = drainMs(bucket, need, from);
-    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: heldByMeter[need.name] };
-  }
+function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number): Hold {
+  let longest = none;
+  for (const need of needs)
+    longest = longerOf(longest, { waitMs: drainMs(bucket, need, from), heldBy: heldByMeter[need.name] });
   if (!needs.some(({ name }) => (bucket.meters.get(name)?.log ?? null) !== null)) return longest;
-  const windows = needs.flatMap(({ name, units, ahead }): NeededWindow[] => {
-    const meter = bucket.meters.get(name);
-    if (meter === undefined || !callWindows.includes(name)) return [];
+  const windows = needs.flatMap((need): NeededWindow[] => {
+    const meter = bucket.meters.get(need.name);
+    if (meter === undefined || !callWindows.includes(need.name)) return [];
     const waitMs = (fewer: number): number =>
-      drainMs(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, from);
-    return [{ meter, units: units + ahead, waitMs }];
+      drainMs(bucket, { ...need, ahead: Math.max(0, need.ahead - fewer) }, from);
+    return [{ meter, units: need.units + need.ahead, waitMs }];
   });
-  if (windows.length > 1) {
-    const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
-    const waitMs = nestedWaitMs(byLength, 0, from);
-    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'requests' };
-  }
-  return longest;
+  if (windows.length <= 1) return longest;
+  const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
+  return longerOf(longest, { waitMs: nestedWaitMs(byLength, 0, from), heldBy: 'requests' });
 }
 
 /** Milliseconds until the meter has room for the call and for everything that goes first. */
@@ -404,18 +388,16 @@ const heldBySleep = [
 ] as const satisfies readonly (readonly [SleepReason, HeldBy])[];
 
 /** Until the first call of the bucket can leave. */
-function bucketStandstill(bucket: Bucket, now: number): Forecast {
-  const closed: Forecast = { waitMs: closedMs(bucket, now), heldBy: 'closed' };
+function bucketStandstill(bucket: Bucket, now: number): Hold {
+  const closed: Hold = { waitMs: closedMs(bucket, now), heldBy: 'closed' };
   return longerOf(closed, placesStandstill(bucket, placesOfBucket(bucket, now), now));
 }
 
 /** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */
-function laneStandstill(bucket: Bucket, position: LanePosition, ofBucket: Forecast, now: number): Forecast {
+function laneStandstill(bucket: Bucket, position: LanePosition, ofBucket: Hold, now: number): Hold {
   let longest = ofBucket;
-  for (const [reason, heldBy] of heldBySleep) {
-    const until = position.lane?.asleep.get(reason) ?? now;
-    longest = longerOf(longest, { waitMs: until - now, heldBy });
-  }
+  for (const [reason, heldBy] of heldBySleep)
+    longest = longerOf(longest, { waitMs: (position.lane?.asleep.get(reason) ?? now) - now, heldBy });
   return longerOf(longest, placesStandstill(bucket, placesOfLane(bucket, position), now));
 }
 
@@ -423,7 +405,7 @@ function laneStandstill(bucket: Bucket, position: LanePosition, ofBucket: Foreca
  * While calls of unknown fate hold all places, or may, as other replicas have not told of theirs and nobody will say sooner that there
  * are none.
  */
-function placesStandstill({ withheld }: Bucket, places: Places | null, now: number): Forecast {
+function placesStandstill({ withheld }: Bucket, places: Places | null, now: number): Hold {
   if (places === null) return { waitMs: 0, heldBy: 'serialized' };
   const { abandoned, maxInFlight } = places;
   const heldUntil = abandoned[abandoned.length - maxInFlight] ?? now;
@@ -432,7 +414,7 @@ function placesStandstill({ withheld }: Bucket, places: Places | null, now: numb
 }
 
 /** What comes after a standstill adds to it; what takes longer is named. */
-const afterStandstill = (standstill: Forecast, then: Forecast): Forecast => ({
+const afterStandstill = (standstill: Hold, then: Hold): Hold => ({
   waitMs: standstill.waitMs + then.waitMs,
   heldBy: longerOf(standstill, then).heldBy,
 });
@@ -445,34 +427,39 @@ interface Places {
   readonly abandoned: readonly number[];
   /** Mean time that a call holds a place, milliseconds. */
   readonly serviceMs: number;
-  readonly grantedAt: number | null;
+  /** When the latest of the calls in flight was granted. */
+  readonly grantedAt: number;
+}
+
+function placesOf(leases: readonly Lease[], maxInFlight: number, serviceMs: number): Places {
+  const abandoned = leases.flatMap(({ stage, expiresAt }) => (stage === 'abandoned' ? [expiresAt] : []));
+  return {
+    maxInFlight,
+    inFlight: leases.length,
+    abandoned: abandoned.toSorted((one, other) => one - other),
+    serviceMs,
+    grantedAt: Math.max(...leases.map(({ grantedAt }) => grantedAt)),
+  };
 }
 
 /** `null`: the lane has no cap. */
-function placesOfLane(bucket: Bucket, position: LanePosition): Places | null {
-  const { key, lane, maxInFlight, serviceMs = 0 } = position;
+function placesOfLane(
+  bucket: Bucket,
+  { key, lane, maxInFlight, serviceMs = 0 }: LanePosition,
+): Places | null {
   if (maxInFlight === null) return null;
   const lanes = [lane, twinIn(bucket, { key })].flatMap((one) => one ?? []);
-  const grantedAt = lanes.flatMap((one) => one.grantedAt ?? []);
-  return {
-    maxInFlight,
-    inFlight: lanes.reduce((sum, { inFlight }) => sum + inFlight, 0),
-    abandoned: lanes.flatMap(({ abandoned }) => abandoned).toSorted((one, other) => one - other),
-    serviceMs: Math.max(serviceMs, ...lanes.map((one) => one.serviceMs)),
-    grantedAt: grantedAt.length === 0 ? null : Math.max(...grantedAt),
-  };
+  const isHere = ({ ticket }: Lease): boolean => lanes.some((one) => one.key === ticket.lane);
+  const leases = lanes.some(({ inFlight }) => inFlight > 0) ? [...bucket.leases.values()].filter(isHere) : [];
+  return placesOf(leases, maxInFlight, Math.max(serviceMs, ...lanes.map((one) => one.serviceMs)));
 }
 
 /** `null`: the bucket has no cap. */
 function placesOfBucket(bucket: Bucket, now: number, knownMs = 0): Places | null {
-  const { leases, lastGrantAt: grantedAt } = bucket;
-  const maxInFlight = maxInFlightOf(bucket, now);
-  if (maxInFlight === null) return null;
-  const abandoned = [...leases.values()]
-    .flatMap(({ stage, expiresAt }) => (stage === 'abandoned' ? [expiresAt] : []))
-    .toSorted((one, other) => one - other);
-  const serviceMs = Math.max(bucket.serviceMs, knownMs);
-  return { maxInFlight, inFlight: leases.size, abandoned, serviceMs, grantedAt };
+  const max = maxInFlightOf(bucket, now);
+  return max === null
+    ? null
+    : placesOf([...bucket.leases.values()], max, Math.max(bucket.serviceMs, knownMs));
 }
 
 /**
@@ -489,7 +476,7 @@ function serialWaitMs(
   const served = inFlight - abandoned.length;
   const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
   if (rounds < 1) return 0;
-  if (served === 0 || grantedAt === null) return rounds * serviceMs;
+  if (served === 0) return rounds * serviceMs;
   const underWayMs = Math.max(serviceMs / 2, now - grantedAt - serviceMs);
   return underWayMs + (rounds - 1) * serviceMs;
 }
@@ -499,9 +486,8 @@ function serialWaitMs(
 /** Where a ticket stands; `null` if it does not wait. */
 export function positionOf(bucket: Bucket, id: TicketId, serviceMs = 0): LanePosition | null {
   const ticket = bucket.tickets.get(id);
-  if (ticket === undefined || ticket.lease !== null) return null;
-  const lane = bucket.lanes.get(ticket.lane);
-  if (lane === undefined) return null;
+  if (ticket?.lease !== null) return null;
+  const lane = laneOf(bucket, ticket);
   const { key, weight, maxInFlight, perMinute } = lane;
   const { document, order, reservation } = ticket;
   const costs = knownCosts(bucket, ticket.costs, document);
@@ -522,7 +508,7 @@ export function forecast(bucket: Bucket, id: TicketId, now: number, serviceMs = 
 }
 
 /** What the first waiting ticket of a lane waits for; `null` if none waits. */
-export function forecastFirst(bucket: Bucket, key: LaneKey, now: number): Forecast | null {
+export function forecastFirst(bucket: Bucket, key: LaneKey, now: number): Hold | null {
   const lane = bucket.lanes.get(key);
   const first = lane === undefined ? undefined : firstIn(lane);
   const position = first === undefined ? null : positionOf(bucket, first);

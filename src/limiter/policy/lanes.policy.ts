@@ -12,8 +12,10 @@ import {
   noTurns,
   type Ticket,
   turnsOf,
+  countCosts,
+  meanServiceCost,
+  serviceCost,
 } from './bucket-state.policy.ts';
-import { addCosts, meanServiceCost, serviceCost, subtractCosts } from './costs.policy.ts';
 import { release } from './reservations.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
@@ -37,14 +39,12 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       slots: null,
       unconfirmed: 0,
       serviceMs: 0,
-      grantedAt: null,
-      abandoned: [],
       slotBackAt: null,
       readyAs: null,
     };
     bucket.lanes.set(key, lane);
     const until = twinIn(bucket, lane)?.asleep.get('backoff');
-    if (until !== undefined) fallAsleep(bucket, lane, { because: 'backoff', until });
+    if (until !== undefined) fallAsleep(bucket, lane, 'backoff', until);
   }
   applyLaneSetting(bucket, lane, setting);
   return lane;
@@ -54,7 +54,8 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
  * A change of the ceiling's limits wakes a lane that slept because of them: its next grant finds out what the new ones allow. A lane
  * without a cap does not wait for what other replicas may have under way.
  */
-export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSetting): void {
+export function applyLaneSetting(bucket: Bucket, lane: Lane | undefined, setting: LaneSetting): void {
+  if (lane === undefined) return;
   lane.weight = setting.weight;
   if (lane.maxInFlight !== setting.maxInFlight) {
     lane.maxInFlight = setting.maxInFlight;
@@ -73,7 +74,7 @@ export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   const turns = turnsOf(bucket, lane.key);
   lane.line.set(ticket.id, ticket.order);
   turns.waiting += 1;
-  addCosts(bucket, lane, ticket.costs);
+  countCosts(bucket, lane, ticket.costs, 1);
   joinCaller(lane, ticket);
   refreshReadiness(bucket, lane);
 }
@@ -84,7 +85,7 @@ export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   leaveCaller(lane, ticket);
   const turns = turnsOf(bucket, lane.key);
   turns.waiting -= 1;
-  subtractCosts(bucket, lane, ticket.costs);
+  countCosts(bucket, lane, ticket.costs, -1);
   refreshReadiness(bucket, lane);
 }
 
@@ -95,27 +96,18 @@ export function confirm(lane: Lane, lease: Lease): void {
 }
 
 /** When the lane wakes; `null` = it does not sleep. */
-export function asleepUntil(lane: Lane): number | null {
-  let latest: number | null = null;
-  for (const until of lane.asleep.values()) latest = latest === null ? until : Math.max(latest, until);
-  return latest;
-}
-
-export interface Sleep {
-  readonly because: SleepReason;
-  readonly until: number;
-}
+export const asleepUntil = ({ asleep }: Lane): number | null =>
+  asleep.size === 0 ? null : Math.max(...asleep.values());
 
 /** A time that a response or a failure named holds for all calls of the workspace, those of the background, too. */
-export function sleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): void {
-  fallAsleep(bucket, lane, { because, until });
+export function sleep(bucket: Bucket, lane: Lane, because: SleepReason, until: number): void {
+  fallAsleep(bucket, lane, because, until);
   const twin = because === 'backoff' ? twinIn(bucket, lane) : undefined;
-  if (twin !== undefined) fallAsleep(bucket, twin, { because, until });
+  if (twin !== undefined) fallAsleep(bucket, twin, because, until);
 }
 
-function fallAsleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): void {
-  const known = lane.asleep.get(because);
-  lane.asleep.set(because, known === undefined ? until : Math.max(known, until));
+function fallAsleep(bucket: Bucket, lane: Lane, because: SleepReason, until: number): void {
+  lane.asleep.set(because, Math.max(lane.asleep.get(because) ?? until, until));
   rescheduleWaking(bucket, lane);
 }
 
@@ -155,11 +147,6 @@ export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   if (lane.readyAs === null) lane.start = Math.max(lane.start, turns.virtual);
   if (lane.readyAs !== null && lane.readyAs !== readyAs) turns.ready.get(lane.readyAs)?.delete(lane.key);
   lane.readyAs = readyAs;
-  if (lane.line.size === 0 && lane.inFlight === 0 && lane.asleep.size === 0) {
-    turns.idle.set(lane.key, lane.start);
-  } else {
-    turns.idle.delete(lane.key);
-  }
   if (readyAs === null) return;
   let lanes = turns.ready.get(readyAs);
   if (lanes === undefined) {
@@ -176,10 +163,8 @@ export const readyNameOf = ({ key }: Lane, { callClass }: Ticket): string =>
 /** The lane has a place in flight left, and a slot of its ceiling as far as is known. */
 const hasRoom = (bucket: Bucket, lane: Lane): boolean => {
   const { maxInFlight, slots, unconfirmed } = lane;
-  return (
-    (maxInFlight === null || inFlightOf(bucket, lane) < maxInFlight) &&
-    (slots === null || unconfirmed < Math.max(1, slots))
-  );
+  const hasPlace = maxInFlight === null || inFlightOf(bucket, lane) < maxInFlight;
+  return hasPlace && (slots === null || unconfirmed < Math.max(1, slots));
 };
 
 /** The lane of the workspace's other calls; `undefined` = it has none. */
@@ -204,21 +189,19 @@ export function mayReturn(bucket: Bucket, lane: Lane, now: number): boolean {
 }
 
 /** What was reported of the lane's ceiling: its slots are counted, or it sleeps for one. */
-export function ceilingOf({ slots, asleep, line, ceilingTag: tag }: Lane, now: number): LaneCeiling | null {
+export function ceilingOf({ slots, asleep, line }: Lane, now: number): LaneCeiling | null {
   const minuteMs = (asleep.get('ceiling_minute') ?? now) - now;
   const dayMs = (asleep.get('ceiling_day') ?? now) - now;
   const waitMs = Math.max(0, minuteMs, dayMs);
   if (slots === null && waitMs === 0) return null;
-  return { waitMs, heldBy: dayMs > minuteMs ? 'ceiling_day' : 'ceiling_minute', tag, waiting: line.size };
+  return { waitMs, heldBy: dayMs > minuteMs ? 'ceiling_day' : 'ceiling_minute', waiting: line.size };
 }
 
-/** Forgets lanes whose state is that of a new lane. */
+/** Forgets lanes whose state is that of a new lane: nothing waits, is in flight or asleep, and they have had their turn. */
 export function forgetIdleLanes(bucket: Bucket): void {
-  for (const turns of [bucket, bucket.background])
-    for (const key of turns?.idle.upTo(turns.virtual) ?? []) {
-      turns?.idle.delete(key);
+  for (const [key, { line, inFlight, asleep, start }] of bucket.lanes)
+    if (line.size + inFlight + asleep.size === 0 && start <= turnsOf(bucket, key).virtual)
       bucket.lanes.delete(key);
-    }
 }
 
 /** Wakes lanes whose time has come. */

@@ -22,8 +22,8 @@ import {
   type Lease,
   ensureMeter,
   type TimedLesson,
+  learnDocument,
 } from './bucket-state.policy.ts';
-import { learnDocument } from './costs.policy.ts';
 import {
   applyReport,
   applySetting,
@@ -36,7 +36,6 @@ import {
   markAnswered,
   type Meter,
   type MeterMark,
-  meterNames,
   netRate,
   requestWindows,
   restMs,
@@ -167,7 +166,7 @@ export function applyThrottle(
   // Only the bucket's own refusal proves that nothing was counted; a call without a response may have run.
   if (closedMs > 0)
     for (const [name, mark] of lease.marks)
-      if (concerns(named, name)) giveUnitsBack(ensureMeter(bucket, name, now), { mark, grantedAt }, now);
+      if (concerns(named, name)) giveUnitsBack(ensureMeter(bucket, name, now), mark, grantedAt, now);
   const reserved = named === null ? 0 : (lease.marks.get(named)?.cost ?? 0);
   const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
   const hadRoom =
@@ -176,7 +175,12 @@ export function applyThrottle(
   else markLeaseAnswered(bucket, lease);
   if (closedMs <= 0) return;
   if (named !== null && asked > 0) refused(ensureMeter(bucket, named, now), asked, closedMs, hadRoom, now);
-  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closedMs);
+  closeFor(bucket, closedMs, now);
+}
+
+/** Nobody may send for so long. */
+export function closeFor(bucket: Bucket, ms: number, now: number): void {
+  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + ms);
   bucket.closedAt = now;
 }
 
@@ -198,11 +202,9 @@ function isNews({ meters, closedAt }: Bucket, name: MeterName | null, grantedAt:
  * too, if the bucket has it: output tokens are counted only when they have been produced.
  */
 export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Costs, now: number): void {
-  for (const name of meterNames) {
-    const units = spent[name];
-    const meter = bucket.meters.get(name);
-    if (units === undefined || meter === undefined) continue;
-    settleUnits(meter, { reserved: marks.get(name)?.cost ?? 0, spent: units, grantedAt }, now);
+  for (const meter of bucket.meters.values()) {
+    const units = spent[meter.name];
+    if (units !== undefined) settleUnits(meter, marks.get(meter.name)?.cost ?? 0, units, grantedAt, now);
   }
 }
 
@@ -212,9 +214,8 @@ export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Cost
  * with each returned grant.
  */
 export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
-  const { grantedAt } = lease;
   for (const [name, mark] of lease.marks)
-    giveUnitsBack(ensureMeter(bucket, name, now), { mark, grantedAt }, now);
+    giveUnitsBack(ensureMeter(bucket, name, now), mark, lease.grantedAt, now);
   markLeaseAnswered(bucket, lease);
 }
 
@@ -269,7 +270,7 @@ export function learnMeter(meter: Meter, reported: Reported, now: number): void 
   drain(meter, now);
   if (limit > 0 && (meter.reported === null || sentAt >= meter.reported.sentAt)) {
     const quota = { limit, windowMs: windowMs !== null && windowMs > 0 ? windowMs : null, sentAt };
-    applyReport(meter, { reported: quota, leftMs, learn }, now);
+    applyReport(meter, quota, leftMs, learn, now);
   }
   if (leftMs !== null) logStatedEnd(meter, { sentAt, headAt }, leftMs);
   if (level === null || meter.limit === null) return;
@@ -290,7 +291,7 @@ function learnLevel(meter: Meter, found: ReportedLevel, now: number): void {
   const before = meter.level;
   const isFirst = meter.fastestMs === null;
   const lower = isFirst && meter.stated === null ? upper : Math.max(proved, Math.min(likely, upper));
-  move(meter, { lower, upper: Math.max(proved, upper) }, now);
+  move(meter, lower, Math.max(proved, upper), now);
   const cost = mark?.cost ?? 0;
   const sinceMs = meter.heardAt === null ? 0 : sentAt - meter.heardAt;
   // Before the first response the level was unknown; and a call that found the bucket closed shows no burst of others.
@@ -302,7 +303,7 @@ function learnLevel(meter: Meter, found: ReportedLevel, now: number): void {
   const after = isGuess ? Math.min(meter.level, Math.max(before, proved)) : meter.level;
   noteOthers(meter, after - before, sinceMs);
   const units = (isInOrder ? likely : proved) - before;
-  if (cost > 0) noteBurst(meter, { units, uncertainty: level.highest - level.lowest, cost }, now);
+  if (cost > 0) noteBurst(meter, units, level.highest - level.lowest, cost, now);
 }
 
 /** Bounds of the level now, under the quota in force. */
@@ -345,7 +346,7 @@ function levelBounds(meter: Meter, found: ReportedLevel, now: number): Bounds {
   const refusedLevel =
     refusal === null || sentAt > refusal.headAt ? 0 : refusal.level - rate * (now - refusal.at);
   if (mark !== null && mark.granted === granted && mark.inTransit === 0) meter.unstated = 0;
-  const peak = notePeak(meter, { stated: levelAfter(now - headAt), sentAt, headAt }, now);
+  const peak = notePeak(meter, levelAfter(now - headAt), found, now);
   const accounted = mark === null ? highest : peak + onTheirWay(meter) + jitter;
   const upper = Math.max(Math.min(highest, accounted), refusedLevel) - unused;
   return {
@@ -361,11 +362,7 @@ const onTheirWay = ({ granted, answered, unstated }: Meter): number =>
   Math.max(0, granted - answered + unstated);
 
 /** The peak as of now, with the level that a response states. */
-function notePeak(
-  meter: Meter,
-  { stated, sentAt, headAt }: { readonly stated: number; readonly sentAt: number; readonly headAt: number },
-  now: number,
-): number {
+function notePeak(meter: Meter, stated: number, { sentAt, headAt }: ReportedLevel, now: number): number {
   const { peak } = meter;
   const before = peak === null || sentAt > peak.headAt ? 0 : peak.level - netRate(meter) * (now - peak.at);
   if (peak === null || stated >= before) meter.peak = { level: stated, at: now, headAt };
@@ -390,11 +387,7 @@ const isShut = (meter: Meter, cost: number, waitMs: number): boolean =>
 /**
  * Moves the level into the bounds. Units that do not drain because the meter rests count as used; they are taken off first.
  */
-function move(
-  meter: Meter,
-  { lower, upper }: { readonly lower: number; readonly upper: number },
-  now: number,
-): void {
+function move(meter: Meter, lower: number, upper: number, now: number): void {
   const most = Math.max(0, Math.min(Math.max(heldAt(meter, now), lower), upper));
   meter.level = Math.min(Math.max(meter.level, lower), most);
   meter.at = now + (most - meter.level) / netRate(meter);
@@ -468,18 +461,10 @@ function noteOthers(meter: Meter, change: number, sinceMs: number): void {
 
 /**
  * Adjusts what a contested meter keeps free to the largest burst of others, and to less after a long time without one.
- * @param seen what the response to a call of this cost shows that others took at once: the minimum beyond what was expected, and how much
- *   more it may have been
+ * @param units the minimum beyond what was expected that the response to a call of this cost shows that others took at once
+ * @param uncertainty how much more it may have been
  */
-function noteBurst(
-  meter: Meter,
-  {
-    units,
-    uncertainty,
-    cost,
-  }: { readonly units: number; readonly uncertainty: number; readonly cost: number },
-  now: number,
-): void {
+function noteBurst(meter: Meter, units: number, uncertainty: number, cost: number, now: number): void {
   const { contest } = meter;
   if (contest === null) return;
   if (units > cost / 2) {

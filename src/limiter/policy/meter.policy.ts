@@ -50,8 +50,8 @@ export const callWindows: readonly MeterName[] = [...windowNames, 'requests_day'
 export function costEntries(costs: Costs): [MeterName, number][] {
   const entries: [MeterName, number][] = [];
   for (const name of meterNames) {
-    const units = costs[name] ?? 0;
-    if (units > 0) entries.push([name, units]);
+    const units = costs[name];
+    if (units !== undefined && units > 0) entries.push([name, units]);
   }
   return entries;
 }
@@ -188,15 +188,13 @@ export function applySetting(meter: Meter, stated: MeterSetting | null, learn: b
  */
 export function applyReport(
   meter: Meter,
-  {
-    reported,
-    leftMs,
-    learn,
-  }: { readonly reported: ReportedQuota; readonly leftMs: number | null; readonly learn: boolean },
+  reported: ReportedQuota,
+  leftMs: number | null,
+  learn: boolean,
   now: number,
 ): void {
-  const known =
-    meter.reported?.limit === reported.limit || leftMs === null ? (meter.reported?.windowMs ?? null) : null;
+  const isKnown = meter.reported?.limit === reported.limit || leftMs === null;
+  const known = isKnown ? (meter.reported?.windowMs ?? null) : null;
   meter.reported = { ...reported, windowMs: reported.windowMs ?? learnedWindowMs(known, leftMs) };
   const { log, windowMs } = meter;
   enforce(meter, learn, now);
@@ -210,10 +208,7 @@ export function applyReport(
  */
 function enforce(meter: Meter, learn: boolean, now: number): void {
   const { limit: before, windowMs: beforeMs } = meter;
-  const { limit, windowMs } = quotaInForce(meter, learn) ?? {
-    limit: null,
-    windowMs: assumedWindowMs(meter.name),
-  };
+  const { limit = null, windowMs = assumedWindowMs(meter.name) } = quotaInForce(meter, learn) ?? {};
   if (limit === before && windowMs === beforeMs) return;
   drain(meter, now);
   meter.limit = limit;
@@ -447,11 +442,9 @@ export function markAnswered(meter: Meter, { cost }: MeterMark, isStated: boolea
  */
 export function settleUnits(
   meter: Meter,
-  {
-    reserved,
-    spent,
-    grantedAt,
-  }: { readonly reserved: number; readonly spent: number; readonly grantedAt: number },
+  reserved: number,
+  spent: number,
+  grantedAt: number,
   now: number,
 ): void {
   drain(meter, now);
@@ -468,11 +461,7 @@ export function settleUnits(
  * Gives back the units of a call that the upstream never counted, as far as they have not drained since `grantedAt` (without them
  * nothing might have drained).
  */
-export function giveUnitsBack(
-  meter: Meter,
-  { mark, grantedAt }: { readonly mark: MeterMark; readonly grantedAt: number },
-  now: number,
-): void {
+export function giveUnitsBack(meter: Meter, mark: MeterMark, grantedAt: number, now: number): void {
   const { cost } = mark;
   meter.granted -= cost;
   meter.answered -= cost;

@@ -6,14 +6,20 @@
  * From the told time on, and before that for as long as its units take to drain, the calls that come after a reservation leave its room
  * free. So one that nobody comes back for costs others the room of one call, for as long as it is kept, and nothing where there is more.
  *
- * Does not own: what is told (`scheduler.policy.ts`), who goes first of those that came back (`pump.policy.ts`).
+ * Does not own: what is told, and who goes first of those that came back (`scheduler.policy.ts`).
  */
 import type { Costs, MeterName } from '../../call.ts';
 import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../../ids.ts';
-import type { Bucket, Reservation, Ticket } from './bucket-state.policy.ts';
+import {
+  type Bucket,
+  type Reservation,
+  type Ticket,
+  addCosts,
+  isUnseen,
+  serviceCost,
+} from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { costEntries } from './meter.policy.ts';
-import { isUnseen, serviceCost } from './costs.policy.ts';
 
 /** What the estimate of a call's costs may grow by until its client comes back, as a share, without the call being a larger one. */
 const estimateGrowth = 0.1;
@@ -114,7 +120,7 @@ export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: num
   let until: number | null = null;
   for (const kept of dueReservations(bucket, now)) {
     if (kept.ticket === id || goesAfter(kept, { key: lane, order })) continue;
-    add(units, kept.costs);
+    addCosts(units, kept.costs);
     if (kept.ticket === null) until = Math.min(until ?? kept.until, kept.until);
   }
   return units.size === 0 ? null : { units, until };
@@ -143,7 +149,7 @@ export function reservedAhead(bucket: Bucket, { key, order, own }: Standing, cou
     if (kept === undefined || kept.ticket !== null || id === own) continue;
     if (goesAfter(kept, { key, order })) continue;
     if (kept.lane === key) inLane += 1;
-    add(units, kept.costs);
+    addCosts(units, kept.costs);
   }
   return { inLane, units };
 }
@@ -151,10 +157,6 @@ export function reservedAhead(bucket: Bucket, { key, order, own }: Standing, cou
 /** Of its own lane the reservations of later calls do not concern a call, and those of the background concern the background only. */
 const goesAfter = (kept: Reservation, { key, order }: Pick<Standing, 'key' | 'order'>): boolean =>
   kept.lane === key ? kept.order > order : isBackground(kept.lane) && !isBackground(key);
-
-const add = (sums: Map<MeterName, number>, costs: Costs): void => {
-  for (const [name, units] of costEntries(costs)) sums.set(name, (sums.get(name) ?? 0) + units);
-};
 
 /** How many reservations of the ceiling the bucket has. */
 export function countUnder({ reservations }: Bucket, ceiling: CeilingKey, now: number): number {

@@ -12,10 +12,18 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Does not own: time, sockets, deadlines of callers, ceilings (whoever sends takes their slots).
  */
-import type { Feedback } from '../../call.ts';
-import { type ReplicaId, type TicketId, isBackground } from '../../ids.ts';
+import type { Feedback, MeterName } from '../../call.ts';
+import {
+  type ReplicaId,
+  type TicketId,
+  isBackground,
+  leaseToken,
+  type LaneKey,
+  type LeaseToken,
+} from '../../ids.ts';
 import { type Settlement, returnGraceMs, type Reserving } from '../limiter.ts';
 import {
+  laneOf,
   type Bucket,
   type BucketEvent,
   type EventReply,
@@ -35,8 +43,15 @@ import {
   type ReserveReply,
   sequencePerMs,
   type StoredAdmission,
+  ensureMeter,
+  nextFirstCallAt,
+  noteGrant,
+  type Turns,
+  turnsOf,
+  cappedCosts,
+  knownCosts,
+  serviceCost,
 } from './bucket-state.policy.ts';
-import { cappedCosts, knownCosts } from './costs.policy.ts';
 import {
   applyLaneSetting,
   confirm,
@@ -52,6 +67,19 @@ import {
   callsAhead,
   laneFor,
   noteEntered,
+  asleepUntil,
+  headBefore,
+  headOf,
+  mayReturn,
+  noteInFlight,
+  readyNameOf,
+  takeTurn,
+  wakeLanes,
+  goesFirst,
+  isOneDue,
+  leavesToTwin,
+  nextOneDueAt,
+  noteGranted,
 } from './lanes.policy.ts';
 import {
   applyLesson,
@@ -63,9 +91,18 @@ import {
   refusedUnits,
   reopen,
   isUnder,
+  markLeaseAnswered,
 } from './learning.policy.ts';
-import { type Effects, endLease, pump, replicaLifeMs } from './pump.policy.ts';
-import { keep, forgetUnused, nextSlotAt, reservationOf } from './reservations.policy.ts';
+import {
+  keep,
+  forgetUnused,
+  nextSlotAt,
+  reservationOf,
+  dueReservations,
+  forgetReservation,
+  keptFreeBy,
+  nextTurn,
+} from './reservations.policy.ts';
 import {
   aheadInLane,
   dueWithinMs,
@@ -74,7 +111,7 @@ import {
   positionOf,
   type LanePosition,
 } from './forecast.policy.ts';
-import { type Meter, meterNames, roomInMs } from './meter.policy.ts';
+import { roomInMs, costEntries, take, type MeterMark } from './meter.policy.ts';
 
 /** Applies an event of a replica to a bucket that is there, and lets go who may go. */
 export function apply(
@@ -108,10 +145,7 @@ function happen(bucket: Bucket, event: Exclude<BucketEvent, { kind: 'admit' }>, 
       return done;
     case 'reconfigure':
       applySettings(bucket, event.setting, now);
-      for (const setting of event.lanes) {
-        const lane = bucket.lanes.get(setting.lane);
-        if (lane !== undefined) applyLaneSetting(bucket, lane, setting);
-      }
+      for (const setting of event.lanes) applyLaneSetting(bucket, bucket.lanes.get(setting.lane), setting);
       return done;
     case 'wake': {
       const lane = bucket.lanes.get(event.lane);
@@ -137,30 +171,25 @@ const notAfter = ({ feedback, sentAt, headAt }: TimedLesson, now: number): Timed
 /** A waiting ticket leaves; a granted or unknown one is left alone (its lease must be settled). */
 function cancel(bucket: Bucket, id: TicketId): void {
   const ticket = bucket.tickets.get(id);
-  const lane = ticket === undefined ? undefined : bucket.lanes.get(ticket.lane);
-  if (ticket === undefined || ticket.lease !== null || lane === undefined) return;
-  dequeue(bucket, lane, ticket);
-  bucket.tickets.delete(id);
+  if (ticket?.lease === null) removeWaiting(bucket, ticket);
 }
 
-/** What is done once a second in a bucket that is in use: the dead and the idle are forgotten, and what is due is granted. */
-export function upkeep(bucket: Bucket, now: number): Effects {
-  forgetDeadReplicas(bucket, now);
-  forgetIdleLanes(bucket);
-  return pump(bucket, now);
+function removeWaiting(bucket: Bucket, ticket: Ticket): void {
+  dequeue(bucket, laneOf(bucket, ticket), ticket);
+  bucket.tickets.delete(ticket.id);
 }
 
 /**
- * Forgets replicas that are not heard of any more, and the calls that waited on them: they count as calls that go first until then. A
- * replica that is alive after all enters its tickets again, at their positions.
+ * What is done once a second in a bucket that is in use. Replicas that are not heard of any more are forgotten, and the calls that waited on
+ * them, which count as calls that go first until then: a replica that is alive after all enters its tickets again, at their positions.
  */
-function forgetDeadReplicas(bucket: Bucket, now: number): void {
+export function upkeep(bucket: Bucket, now: number): Effects {
   const dead = bucket.replicas.between(-Infinity, now - replicaLifeMs);
-  if (dead.length === 0) return;
   for (const replica of dead) bucket.replicas.delete(replica);
-  for (const ticket of bucket.tickets.values()) {
-    if (bucket.replicas.scoreOf(ticket.replica) === null) cancel(bucket, ticket.id);
-  }
+  for (const { id, replica } of dead.length === 0 ? [] : bucket.tickets.values())
+    if (bucket.replicas.scoreOf(replica) === null) cancel(bucket, id);
+  forgetIdleLanes(bucket);
+  return pump(bucket, now);
 }
 
 // A granted call goes on and ends: it takes its slot of the workspace's ceiling, and its lease is settled once
@@ -177,14 +206,14 @@ type Said<Kind extends BucketEvent['kind']> = Extract<BucketEvent, { kind: Kind 
 /** The grant took a slot of a ceiling that is nearly used; `null`: it is not nearly used any more. False: its lease is not known. */
 function slotTaken(bucket: Bucket, { lease: token, edge }: Said<'slot_taken'>, now: number): boolean {
   const lease = bucket.leases.get(token);
-  const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
-  if (lease === undefined || lane === undefined) return false;
+  if (lease === undefined) return false;
+  const lane = laneOf(bucket, lease.ticket);
   confirm(lane, lease);
   const isOther = edge?.ceilingTag !== undefined && edge.ceilingTag !== lane.ceilingTag;
   lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
   if (edge !== null && edge.slots <= 0) {
     const heldMs = isOther ? Math.min(edge.nextSlotMs, maxOtherLimitsMs) : edge.nextSlotMs;
-    sleep(bucket, lane, { because: 'ceiling_minute', until: wakesAt(bucket, lane, now + heldMs, now) });
+    sleep(bucket, lane, 'ceiling_minute', wakesAt(bucket, lane, now + heldMs, now));
   } else refreshReadiness(bucket, lane);
   return true;
 }
@@ -197,9 +226,8 @@ function settle(
 ): boolean {
   const lease = bucket.leases.get(token);
   if (lease === undefined || lease.stage === 'abandoned') return false;
-  const lane = bucket.lanes.get(lease.ticket.lane);
-  if (lane === undefined) return false;
   const { ticket } = lease;
+  const lane = laneOf(bucket, ticket);
   const lesson = taught === null ? null : notAfter(taught, now);
   confirm(lane, lease);
   switch (settlement.kind) {
@@ -218,38 +246,37 @@ function settle(
       if (settlement.closeMs > 0 && lesson !== null) raiseCost(ticket, lesson.feedback);
       if (settlement.requeue) requeue(bucket, lane, ticket);
       else bucket.tickets.delete(ticket.id);
-      if (settlement.sleepMs > 0)
-        sleep(bucket, lane, { because: 'backoff', until: now + settlement.sleepMs });
+      if (settlement.sleepMs > 0) sleep(bucket, lane, 'backoff', now + settlement.sleepMs);
       break;
     case 'dropped':
-      noteNotSent(bucket, lease);
-      giveLeaseUnitsBack(bucket, lease, now);
-      endLease(bucket, lane, lease);
+      endUnsent(bucket, lane, lease, now);
       bucket.tickets.delete(ticket.id);
       slotIsBack(bucket, lane, now);
       break;
     case 'returned':
-      noteNotSent(bucket, lease);
       recallPilot(bucket, lease);
-      giveLeaseUnitsBack(bucket, lease, now);
-      endLease(bucket, lane, lease);
+      endUnsent(bucket, lane, lease, now);
       requeue(bucket, lane, ticket);
       giveBack(bucket, lane, lease, settlement, now);
       break;
     case 'unknown':
       // Its place in a capped lane or bucket stays taken until the lease expires.
-      if (lane.maxInFlight === null && maxInFlightOf(bucket, now) === null) {
-        endLease(bucket, lane, lease);
-      } else {
+      if (lane.maxInFlight === null && maxInFlightOf(bucket, now) === null) endLease(bucket, lane, lease);
+      else {
         lease.stage = 'abandoned';
         lease.expiresAt = now + ticket.leaseMs;
         bucket.expiries.set(lease.token, lease.expiresAt);
-        lane.abandoned.push(lease.expiresAt);
-        lane.abandoned.sort((a, b) => a - b);
       }
       bucket.tickets.delete(ticket.id);
   }
   return true;
+}
+
+/** Ends the lease of a call that was not sent. */
+function endUnsent(bucket: Bucket, lane: Lane, lease: Lease, now: number): void {
+  noteNotSent(bucket, lease);
+  giveLeaseUnitsBack(bucket, lease, now);
+  endLease(bucket, lane, lease);
 }
 
 /** If the refusal states that the call needs more units than were reserved, the call waits for that many from now on. */
@@ -270,13 +297,13 @@ function giveBack(
 ): void {
   if (because === 'backoff') {
     slotIsBack(bucket, lane, now);
-    return sleep(bucket, lane, { because, until: now + sleepMs });
+    return sleep(bucket, lane, because, now + sleepMs);
   }
   lane.slots = 1;
   // A slot of the ceiling came back after this grant: the ceiling may have refused it before that.
   if (lane.slotBackAt !== null && grantedAt < lane.slotBackAt) return refreshReadiness(bucket, lane);
   const heldMs = ceilingTag === lane.ceilingTag ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
-  sleep(bucket, lane, { because, until: wakesAt(bucket, lane, now + heldMs, now) });
+  sleep(bucket, lane, because, wakesAt(bucket, lane, now + heldMs, now));
 }
 
 /**
@@ -322,8 +349,7 @@ function enterOrRefuse(
 ): Ticket | Refusal {
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
   applySettings(bucket, admission.setting, now);
-  const lane = bucket.lanes.get(admission.lane);
-  if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
+  applyLaneSetting(bucket, bucket.lanes.get(admission.lane), admission);
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return known;
   const ordered = orderedIn(bucket, admission, now);
@@ -371,8 +397,7 @@ function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePosition 
   const { lane: key, ticket: id, order, caller, kept } = admission;
   const lane = bucket.lanes.get(key);
   const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
-  const { costs, document, weight, maxInFlight, perMinute } = admission;
-  return { lane, key, costs, document, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
+  return { ...admission, lane, key, ahead, own: kept?.id ?? null };
 }
 
 /** A call that has not entered its lane yet. */
@@ -471,16 +496,8 @@ export function reserve(
     kept !== null || admission.perMinute === null ? null : nextSlotAt(bucket, ceiling, admission.perMinute);
   const from = toldTime(kept, Math.max(now + expected.waitMs, now + waitMs, slotAt ?? now), now);
   const ahead = aheadInLane(bucket, position, from);
-  keep(bucket, {
-    id,
-    lane: admission.lane,
-    ceiling,
-    order,
-    costs,
-    from,
-    until: from + lastsMs,
-    ticket: null,
-  });
+  const { lane } = admission;
+  keep(bucket, { id, lane, ceiling, order, costs, from, until: from + lastsMs, ticket: null });
   return { kind: 'reserved', id, waitMs: from - now, ahead, heldBy: expected.heldBy };
 }
 
@@ -509,7 +526,298 @@ const goesAtOnce = (bucket: Bucket, { lane, costs, maxInFlight }: LanePosition, 
   !isFull(bucket, now) &&
   reopensInMs(bucket, 0, now) === 0 &&
   (lane === undefined || (lane.asleep.size === 0 && maxInFlight === null)) &&
-  meterNames.every((name) => hasRoom(bucket.meters.get(name), costs[name] ?? 0, now));
+  costEntries(costs).every(([name, units]) => {
+    const meter = bucket.meters.get(name);
+    return meter === undefined || roomInMs(meter, units, 0, now) === 0;
+  });
 
-const hasRoom = (meter: Meter | undefined, units: number, now: number): boolean =>
-  meter === undefined || units <= 0 || roomInMs(meter, units, 0, now) === 0;
+// The pump in which every transition ends: sweep what expired, wake lanes, then grant heads of lanes in fair order
+// while the bucket is open, has a place in flight left, and every meter the head needs has room. Part of the specification in
+// `scheduler.policy.ts`.
+
+/** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
+export const replicaLifeMs = 5_000;
+/** Grants of one pump at most: a transition stays short. What is left is done by the next pump, which is due at once. */
+export const maxPerPump = 64;
+
+/**
+ * What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none before the next
+ * event.
+ */
+export interface Effects {
+  readonly grants: readonly Granted[];
+  readonly nextAt: number | null;
+}
+
+/** Room that is kept free for a reservation until about now is looked at again after so long. Milliseconds. */
+const retryMs = 1;
+/** The same of room that is kept until a call leaves, which may be at any time. Milliseconds. */
+const recheckMs = 1_000;
+
+export function pump(bucket: Bucket, now: number): Effects {
+  let left = maxPerPump;
+  let blocked = nothingBlocked;
+  sweepLeases(bucket, now);
+  wakeLanes(bucket, now);
+  if (bucket.reservations.size > 0) forgetUnused(bucket, now);
+  const grants: Granted[] = [];
+  let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
+  nextAt = soonest(nextAt, nextOneDueAt(bucket, now));
+  if (bucket.reservations.size > 0 && allWaiting(bucket) > 0) nextAt = soonest(nextAt, nextTurn(bucket, now));
+  // The fold looks at the bucket when nothing is withheld any more.
+  if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
+  const isWaiting = allWaiting(bucket) > 0;
+  if (isWaiting && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
+  // Calls of which replicas have not told yet may hold the places of a cap.
+  const withheldUntil =
+    bucket.withheld !== null && bucket.withheld.until > now ? bucket.withheld.until : null;
+  if (isWaiting && bucket.maxInFlight !== null && withheldUntil !== null)
+    return { grants, nextAt: soonest(nextAt, withheldUntil) };
+  while (allWaiting(bucket) > 0) {
+    if (left <= 0) return { grants, nextAt: now };
+    if (isFull(bucket, now)) return { grants, nextAt };
+    const nextFirst = nextFirstCallAt(bucket, now);
+    if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
+    const head = nextHead(bucket, blocked, now);
+    if (head === null) return { grants, nextAt };
+    if (head.lane.maxInFlight !== null && withheldUntil !== null) {
+      sleep(bucket, head.lane, 'term', withheldUntil);
+      nextAt = soonest(nextAt, asleepUntil(head.lane));
+      continue;
+    }
+    const isBehind = standsBehind(bucket, head, blocked, now);
+    const inMs = isBehind ? null : roomForHeadInMs(bucket, head, now);
+    if (inMs === null || inMs > 0) {
+      const awaits = inMs !== null && bucket.background !== null && goesFirst(bucket, head.lane, now);
+      const awaited = awaits ? costEntries(head.ticket.costs).map(([name]) => name) : [];
+      // Blocks the class by which the lane was chosen: if it blocked the one that the lane has now, the lane would be chosen again for ever.
+      blocked = [...blocked, { readyAs: head.readyAs, lane: head.lane, awaited }];
+      if (inMs !== null) nextAt = soonest(nextAt, now + inMs);
+      continue;
+    }
+    left -= 1;
+    grants.push(grant(bucket, head, now));
+    // The grant may have taken the place in flight of a lane for which others of its class wait.
+    if (blocked.length > 0) blocked = blocked.filter(({ lane, readyAs }) => lane.readyAs === readyAs);
+  }
+  return { grants, nextAt: null };
+}
+
+/** Most pumps find room for all that waits. */
+const nothingBlocked: readonly Blocked[] = [];
+
+/** A call class whose next lane has no room now, and the meters for which that lane waits if it goes first. */
+interface Blocked {
+  readonly readyAs: string;
+  readonly lane: Lane;
+  readonly awaited: readonly MeterName[];
+}
+
+const isBlocked = (blocked: readonly Blocked[], readyAs: string): boolean =>
+  blocked.some((other) => other.readyAs === readyAs);
+
+/** A lane and the ticket that is next in it. */
+interface Head {
+  readonly lane: Lane;
+  readonly ticket: Ticket;
+}
+
+/** A head, and the class under which its lane is ready. */
+interface ReadyHead extends Head {
+  readonly readyAs: string;
+  /** It goes before lanes whose turn it would be, and into what they leave free, because somebody came back for a reservation. */
+  readonly isForReservation: boolean;
+}
+
+/**
+ * Picks the next workspace: the head of the ready lane with the smallest start tag (start-time fair queueing), among the classes
+ * that are not blocked, and the class under which the lane is ready. Tickets of dead replicas are passed over. The score of a lane
+ * in `bucket.ready` is its start tag.
+ */
+function nextHead(bucket: Bucket, blocked: readonly Blocked[], now: number): ReadyHead | null {
+  for (;;) {
+    const reserved = bucket.reservations.size === 0 ? null : nextReserved(bucket, blocked, now);
+    if (reserved !== null) return reserved;
+    const best = nextLane(bucket, blocked, now);
+    if (best === undefined) return null;
+    const lane = laneOf(bucket, { lane: best.name });
+    const ticket = headOf(bucket, lane);
+    if (ticket === undefined) return null;
+    if (isAlive(bucket, ticket.replica, now))
+      return { lane, ticket, readyAs: best.readyAs, isForReservation: false };
+    removeWaiting(bucket, ticket);
+  }
+}
+
+/** A ready lane. */
+interface NextLane {
+  readonly name: LaneKey;
+  readonly score: number;
+  readonly readyAs: string;
+}
+
+/** Whose turn it is: of the background when no other lane can go, or first when one of its calls is due. */
+function nextLane(bucket: Bucket, blocked: readonly Blocked[], now: number): NextLane | undefined {
+  const { background } = bucket;
+  if (background === null || background.waiting === 0) return nextIn(bucket, blocked);
+  if (isOneDue(bucket, now)) return nextIn(background, blocked) ?? nextIn(bucket, blocked);
+  return nextIn(bucket, blocked) ?? nextIn(background, blocked, (name) => !leavesToTwin(bucket, name));
+}
+
+function nextIn(
+  { ready }: Turns,
+  blocked: readonly Blocked[],
+  mayGo?: (name: LaneKey) => boolean,
+): NextLane | undefined {
+  let best: NextLane | undefined;
+  for (const [readyAs, lanes] of ready) {
+    const first = lanes.first(mayGo);
+    if (first === undefined || isBlocked(blocked, readyAs)) continue;
+    if (
+      best === undefined ||
+      first.score < best.score ||
+      (first.score === best.score && first.name < best.name)
+    )
+      best = { ...first, readyAs };
+  }
+  return best;
+}
+
+/** True when calls that go first wait for a meter from which this one takes, too. */
+const standsBehind = (
+  bucket: Bucket,
+  { lane, ticket }: ReadyHead,
+  blocked: readonly Blocked[],
+  now: number,
+): boolean =>
+  blocked.some(({ awaited }) => awaited.length > 0) &&
+  !goesFirst(bucket, lane, now) &&
+  costEntries(ticket.costs).some(([name]) => blocked.some(({ awaited }) => awaited.includes(name)));
+
+function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
+  const heardAt = bucket.replicas.scoreOf(replica);
+  return heardAt !== null && heardAt + replicaLifeMs >= now;
+}
+
+/**
+ * The head of the first lane to which a call has come back for a reservation that is due. That call itself, unless others of its lane
+ * and caller stand before it: they were expected to have left by now.
+ */
+function nextReserved(bucket: Bucket, blocked: readonly Blocked[], now: number): ReadyHead | null {
+  for (const { lane: key, ticket: id, from } of dueReservations(bucket, now)) {
+    const lane = bucket.lanes.get(key);
+    if (id === null || from > now || lane === undefined || !mayReturn(bucket, lane, now)) continue;
+    if (isBackground(key) && bucket.waiting > 0) continue;
+    const ticket = headBefore(bucket, lane, id);
+    if (ticket === undefined) continue;
+    const readyAs = readyNameOf(lane, ticket);
+    const isHindered = isBlocked(blocked, readyAs) || !isAlive(bucket, ticket.replica, now);
+    if (!isHindered) return { lane, ticket, readyAs, isForReservation: true };
+  }
+  return null;
+}
+
+/** Milliseconds until every meter of the call has room for it, and for what it leaves free; 0 = now. */
+function roomForHeadInMs(bucket: Bucket, { ticket, isForReservation }: ReadyHead, now: number): number {
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const kept = isForReservation || bucket.reservations.size === 0 ? null : keptFreeBy(bucket, ticket, now);
+  let maxMs = 0;
+  for (const [name, units] of costEntries(costs)) {
+    const meter = ensureMeter(bucket, name, now);
+    const waiting = bucket.waitingCosts.get(name) ?? 0;
+    maxMs = Math.max(maxMs, roomInMs(meter, units, waiting, now));
+    const keptUnits = kept?.units.get(name) ?? 0;
+    if (kept === null || keptUnits === 0 || meter.limit === null) continue;
+    // More than the meter ever has free has to wait until less is kept.
+    const untilLess = kept.until === null ? recheckMs : Math.max(kept.until - now, retryMs);
+    const both = units + keptUnits;
+    const room = both > meter.limit ? untilLess : roomInMs(meter, both, waiting, now);
+    maxMs = Math.max(maxMs, Math.min(room, untilLess));
+  }
+  return maxMs;
+}
+
+function sweepLeases(bucket: Bucket, now: number): void {
+  for (const token of bucket.expiries.upTo(now)) {
+    const lease = bucket.leases.get(token);
+    if (lease === undefined) continue;
+    const lane = laneOf(bucket, lease.ticket);
+    confirm(lane, lease);
+    endLease(bucket, lane, lease);
+    if (lease.stage !== 'abandoned') bucket.tickets.delete(lease.ticket.id);
+  }
+}
+
+function soonest(a: number | null, b: number | null): number | null {
+  if (a === null) return b;
+  return b === null ? a : Math.min(a, b);
+}
+
+/** Ends the lease's hold on its lane; meters are settled by the caller. */
+export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
+  markLeaseAnswered(bucket, lease);
+  bucket.leases.delete(lease.token);
+  bucket.expiries.delete(lease.token);
+  lane.inFlight -= 1;
+  if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = null;
+  noteInFlight(bucket, lane);
+}
+
+// Grants: the head of a lane takes its units and gets a lease
+
+/** A grant on its way to the replica that holds the ticket. */
+export interface Granted {
+  readonly ticket: TicketId;
+  readonly lane: LaneKey;
+  readonly replica: ReplicaId;
+  readonly lease: LeaseToken;
+  readonly expiresAt: number;
+  /** A background call that leaves before all others, as none has left for a minute. */
+  readonly isDue?: true;
+}
+
+/**
+ * @param head with `isForReservation` it goes before lanes whose turn it would have been, for a reservation
+ * @param token of a call that was granted before, of which the bucket has lost the lease
+ */
+export function grant(
+  bucket: Bucket,
+  { lane, ticket, isForReservation = false }: Head & { readonly isForReservation?: boolean },
+  now: number,
+  token = leaseToken(`${ticket.id}.${++bucket.sequence}`),
+): Granted {
+  const isDue = isBackground(lane.key) && isOneDue(bucket, now);
+  dequeue(bucket, lane, ticket);
+  if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const marks = new Map<MeterName, MeterMark>();
+  for (const [name, units] of costEntries(costs))
+    marks.set(name, take(ensureMeter(bucket, name, now), units, now));
+  const lease: Lease = {
+    token,
+    ticket,
+    grantedAt: now,
+    marks,
+    expiresAt: now + ticket.leaseMs,
+    answered: false,
+    stage: lane.slots === null ? 'confirmed' : 'unconfirmed',
+  };
+  ticket.lease = token;
+  bucket.leases.set(token, lease);
+  bucket.expiries.set(token, lease.expiresAt);
+  noteGrant(bucket, lease, now);
+  if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
+  // The others' turns do not begin later because of it; its lane has had one.
+  const turns = turnsOf(bucket, lane.key);
+  if (!isForReservation) turns.virtual = Math.max(turns.virtual, lane.start);
+  noteGranted(bucket, lane, lease);
+  const service = serviceCost(bucket, costs);
+  lane.start += service / lane.weight;
+  takeTurn(lane, ticket, service);
+  lane.inFlight += 1;
+  if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
+  noteInFlight(bucket, lane);
+  const { id, replica } = ticket;
+  const granted = { ticket: id, lane: lane.key, replica, lease: token, expiresAt: lease.expiresAt };
+  return isDue ? { ...granted, isDue } : granted;
+}

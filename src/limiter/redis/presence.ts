@@ -5,7 +5,7 @@
 import type { Clock, Random } from '../../clock.ts';
 import { replicaId, type ReplicaId } from '../../ids.ts';
 import type { RedisClient, RedisConnection } from '../../redis/connection.ts';
-import { amountOf, listOf, textOf } from '../../redis/malformed-reply.ts';
+import { amountOf, listOf, textOf } from '../../redis/scripts.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import { runOwn } from './scripts.ts';
 

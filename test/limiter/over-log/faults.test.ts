@@ -1,9 +1,8 @@
 /** The limiter over a log that loses entries, that is away, and whose replicas stop: no call is lost, and none is sent twice. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
-import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
-import type { Lesson, Settlement } from '../../../src/limiter/limiter.ts';
-import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
+import type { WhenDown, Lesson, Settlement } from '../../../src/limiter/limiter.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/fold.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { leaseMs, throttled, World, type Replica } from './replicas.ts';
 

@@ -8,10 +8,10 @@ import {
   maxWorkPerEntry,
   memoryMsOf,
   unansweredMemoryMs,
+  snapshot,
 } from '../../../src/limiter/over-log/fold.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import { snapshot } from '../../../src/limiter/over-log/state.ts';
-import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
+import { maxPerPump } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, entryOf, Folded, granted, inBucket, leaseMs, settle, tick } from './folding.ts';
 

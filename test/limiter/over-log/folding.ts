@@ -3,8 +3,13 @@ import { bucketKey, leaseToken, replicaId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import type { EntryEffects, LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
+import {
+  createState,
+  fold,
+  type EntryEffects,
+  type LogEvent,
+  type SharedState,
+} from '../../../src/limiter/over-log/fold.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
 

@@ -11,8 +11,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
-import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { snapshot } from '../../../src/limiter/over-log/state.ts';
+import { createState, fold, snapshot } from '../../../src/limiter/over-log/fold.ts';
 import { origins } from '../../support/origins.ts';
 import { entriesOf, leaseMs } from '../bucket-history.ts';
 

@@ -4,7 +4,7 @@ import { bucketKey, ceilingKey, ticketId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import { createEmbeddedLimiter } from '../../../src/limiter/over-log/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
-import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/fold.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { FakeClock } from '../../support/fake-clock.ts';

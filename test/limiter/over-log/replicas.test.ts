@@ -1,7 +1,7 @@
 /** Which replicas live, as the log shows it: their leases go on, or end, and their waiting calls are passed over. */
 import { expect, test } from '@jest/globals';
 import { upkeepMs } from '../../../src/limiter/over-log/fold.ts';
-import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
+import { replicaLifeMs } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { Folded, leaseMs, tick } from './folding.ts';
 

@@ -2,11 +2,16 @@
 import { expect } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { bucketKey, logKey, logOf, replicaId, type LogKey } from '../../../src/ids.ts';
-import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
-import type { AdmissionReply, BucketSetting, Grant, Settlement } from '../../../src/limiter/limiter.ts';
+import type {
+  WhenDown,
+  AdmissionReply,
+  BucketSetting,
+  Grant,
+  Settlement,
+} from '../../../src/limiter/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/over-log/limiter.ts';
-import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/fold.ts';
 import type { LeaseLostReason } from '../../../src/telemetry/events.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { manualClock, type ManualClock } from '../../support/manual-clock.ts';
@@ -78,7 +83,6 @@ export class World {
       restoreSends,
       whenDown: typeof whenDown === 'function' ? whenDown : () => whenDown,
       leaseMs,
-      idleMs: 60_000,
       replicas: () => replicas,
       onFailure: (failure) => void failures.push(failure),
       onLeaseLost: (reason) => void leasesLost.push(reason),

@@ -4,8 +4,13 @@
  * `SLUICE_LOG_HISTORIES` (20) asks for more histories.
  */
 import { expect, test } from '@jest/globals';
-import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
+import {
+  createState,
+  fold,
+  restore,
+  type SharedState,
+  snapshot,
+} from '../../../src/limiter/over-log/fold.ts';
 import { originOf } from '../../support/origins.ts';
 import { Chance } from '../../simulation/chance.ts';
 import { entriesOf, leaseMs } from '../bucket-history.ts';

@@ -1,14 +1,15 @@
 /** A new term of the log: what was granted before may be unknown, so replicas say what they have under way before others may go. */
 import { expect, test } from '@jest/globals';
 import { bucketKey, laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
-import { fold, holdMs } from '../../../src/limiter/over-log/fold.ts';
 import {
+  fold,
+  holdMs,
   type LogEvent,
   restore,
   type SentCall,
   snapshot,
   type UsedUnits,
-} from '../../../src/limiter/over-log/state.ts';
+} from '../../../src/limiter/over-log/fold.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, entryOf, Folded, granted, inBucket, leaseMs, settle, tick } from './folding.ts';
@@ -190,12 +191,12 @@ atOrigins('in a new term', (instant) => {
     const log = secondTerm(['r1']);
     const { nextAt } = log.say(10, 'r1', here(2), ...['a', 'b', 'c', 'd', 'e'].map((ticket) => call(ticket)));
     expect(nextAt).not.toBeNull();
-    expect(log.say(20, 'r1', report([], [{ bucket, setting, costs: {}, closedMs: 0 }])).nextAt).toBe(nextAt);
+    expect(log.say(20, 'r1', report([], [{ bucket, setting, costs: {}, closeMs: 0 }])).nextAt).toBe(nextAt);
   });
 
   test('units of a call that has ended and is not known count', () => {
     const log = secondTerm(['r1', 'r2']);
-    log.say(10, 'r1', report([], [{ bucket, setting, costs: { requests: 3 }, closedMs: 0 }]), here(2));
+    log.say(10, 'r1', report([], [{ bucket, setting, costs: { requests: 3 }, closeMs: 0 }]), here(2));
     expect(log.bucket().meters.get('requests')).toMatchObject({ granted: 3, answered: 3 });
     const { replies } = log.say(20, 'r2', here(2), call('a'), call('b'));
     expect(replies.slice(1).map((reply) => reply?.kind)).toEqual(['granted', 'queued']);
@@ -203,7 +204,7 @@ atOrigins('in a new term', (instant) => {
 
   test('what an ended call has closed for all buckets is closed for all', () => {
     const log = secondTerm(['r1']);
-    const used = { bucket, setting, costs: {}, closedMs: 700, closesCredential: true } as const;
+    const used = { bucket, setting, costs: {}, closeMs: 700, closesCredential: true } as const;
     log.say(10, 'r1', report([], [used]), here(2));
     expect(log.grants(20, 'r1', call('a', { bucket: 'other' }))).toEqual([]);
     expect(log.grants(710, 'r1', tick)).toEqual(['a']);

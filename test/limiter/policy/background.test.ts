@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { backgroundLane, laneKey, type LaneKey } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
+import type { Granted } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { names, returned, TestBucket, throttled } from './scheduling.ts';

@@ -1,7 +1,7 @@
 /** Calls whose cost only a response states: it holds for all that ask for the same, whichever replica learned it. */
 import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
-import { maxDocuments } from '../../../src/limiter/policy/costs.policy.ts';
+import { maxDocuments } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { done, names, TestBucket } from './scheduling.ts';
 

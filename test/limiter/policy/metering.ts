@@ -57,7 +57,7 @@ export class TimedMeter {
 
   /** The call was not sent. */
   giveBack(mark: MeterMark, grantedMs: number, atMs: number): void {
-    giveUnitsBack(this.meter, { mark, grantedAt: this.#from + grantedMs }, this.#from + atMs);
+    giveUnitsBack(this.meter, mark, this.#from + grantedMs, this.#from + atMs);
   }
 
   roomIn(units: number, atMs: number): number {

@@ -230,7 +230,7 @@ atOrigins('a reservation', (instant) => {
   ] as const)('%s', (_what, because, isLate) => {
     const { line, id, from } = withOne();
     line.at(from - 10).back(id, 'a2', { maxWaitMs: 30_000 });
-    sleep(line.bucket, line.lane(), { because, until: instant(from + 5_000) });
+    sleep(line.bucket, line.lane(), because, instant(from + 5_000));
     expect(line.at(from - 9).leavesAt('a2') > from + 4_000).toBe(isLate);
   });
 

@@ -4,10 +4,13 @@ import fc from 'fast-check';
 import type { Costs } from '../../../src/call.ts';
 import { replicaId } from '../../../src/ids.ts';
 import { drain } from '../../../src/limiter/policy/meter.policy.ts';
-import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
+import {
+  replicaLifeMs,
+  maxArrivalAgoMs,
+  maxArrivalAheadMs,
+} from '../../../src/limiter/policy/scheduler.policy.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
-import { serviceCost } from '../../../src/limiter/policy/costs.policy.ts';
-import { maxArrivalAgoMs, maxArrivalAheadMs } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { serviceCost } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { report } from './metering.ts';
 import { call, done, dropped, names, TestBucket, throttled } from './scheduling.ts';

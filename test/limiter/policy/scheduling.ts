@@ -18,10 +18,15 @@ import {
   type TimedLesson,
 } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../../src/limiter/limiter.ts';
-import { pump, type Effects, type Granted } from '../../../src/limiter/policy/pump.policy.ts';
+import {
+  pump,
+  type Effects,
+  type Granted,
+  apply,
+  upkeep,
+} from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { Meter } from '../../../src/limiter/policy/meter.policy.ts';
 import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
-import { apply, upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
 

@@ -131,7 +131,7 @@ describe('a window that the operator describes', () => {
     const mark = take(meter, 1, startAt);
     logReported(meter, 2, startAt + 5);
     expect(roomInMs(meter, 1, 0, startAt + 10)).toBeGreaterThan(900);
-    giveUnitsBack(meter, { mark, grantedAt: startAt }, startAt + 20);
+    giveUnitsBack(meter, mark, startAt, startAt + 20);
     expect(meter.log === null ? null : loggedUnits(meter.log, startAt + 20)).toBe(1);
     expect(roomInMs(meter, 1, 0, startAt + 20)).toBe(0);
   });

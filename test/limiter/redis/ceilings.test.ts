@@ -7,7 +7,7 @@ import {
   minuteState,
   takeSlot,
 } from '../../../src/limiter/policy/ceiling.policy.ts';
-import { listOf } from '../../../src/redis/malformed-reply.ts';
+import { listOf } from '../../../src/redis/scripts.ts';
 import { runOwn } from '../../../src/limiter/redis/scripts.ts';
 import { onRedis } from '../../support/shared-redis.ts';
 

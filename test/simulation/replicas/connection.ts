@@ -1,6 +1,5 @@
 /** What a replica has instead of ioredis: a network that delays, loses, repeats and reorders, and connections that break. */
-import type { RedisClient, RedisConnection } from '../../../src/redis/connection.ts';
-import type { SubscriptionListener } from '../../../src/redis/subscriber.ts';
+import type { RedisClient, RedisConnection, SubscriptionListener } from '../../../src/redis/connection.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import type { NetworkPlan } from '../plan.ts';

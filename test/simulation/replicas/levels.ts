@@ -4,7 +4,7 @@
  */
 import { laneKey } from '../../../src/ids.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
+import type { Granted } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { ratesOf, serviceMsOf, Turns } from './fairness.ts';
 import { freeLanes, isBackground, keepsTurns } from '../rules.ts';
 import type { Plan } from '../plan.ts';

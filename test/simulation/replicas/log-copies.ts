@@ -3,9 +3,15 @@ import { hash } from 'node:crypto';
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import type { Bucket, BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
-import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import { type LogEvent, restore, type SharedState, snapshot } from '../../../src/limiter/over-log/state.ts';
+import type { Effects, Granted } from '../../../src/limiter/policy/scheduler.policy.ts';
+import {
+  createState,
+  fold,
+  type LogEvent,
+  restore,
+  type SharedState,
+  snapshot,
+} from '../../../src/limiter/over-log/fold.ts';
 import type { Snapshot } from './log-store.ts';
 
 export interface Asked {

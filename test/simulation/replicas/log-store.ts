@@ -1,5 +1,5 @@
 /** Logs in the Redis of a history: what the scripts of `src/log/lua/` do, an array of entries and a head for each log, and snapshots. */
-import { markOf } from '../../../src/log/entry.ts';
+import { markOf } from '../../../src/log/redis-commands.ts';
 
 /** A state as a replica has written it down, after the entry with this sequence and mark. */
 export interface Snapshot extends Place {

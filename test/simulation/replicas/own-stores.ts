@@ -2,7 +2,7 @@
 import type { Clock } from '../../../src/clock.ts';
 import { type Ceilings, CeilingStore, type Slot } from '../../../src/limiter/ceiling-store.ts';
 import { SharedLimiter, type SharedLimiterParts } from '../../../src/limiter/over-log/limiter.ts';
-import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/fold.ts';
 import type { Follower } from '../../../src/log/log.ts';
 import { MemoryLog } from '../../../src/log/memory-log.ts';
 import { withMethods } from '../../support/with-methods.ts';

@@ -2,7 +2,7 @@
  * Positions that are kept for clients of refused calls (13), watched at the server: a reservation lets one call go, however often its
  * ticket is sent; who came back for it in time goes before every call that came later; and no ceiling has more than it may.
  */
-import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
+import { replicaLifeMs } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { reserveMs } from '../driver.ts';
 import { freeLanes, isBackground } from '../rules.ts';

@@ -1,8 +1,8 @@
 /** The Redis of a history: carries out the product's commands as its scripts do, and can lose everything, or what came last, or stand still. */
 import { bucketKey, logOf } from '../../../src/ids.ts';
 import { ceilingWindowMs } from '../../../src/limiter/policy/ceiling.policy.ts';
-import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
-import { readEntry } from '../../../src/log/entry.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/fold.ts';
+import { readEntry } from '../../../src/log/redis-commands.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { LogStore } from './log-store.ts';
 import { LogCopies, type CopyWatch, type LogCopiesParts, type StoredBucket } from './log-copies.ts';

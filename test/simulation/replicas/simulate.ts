@@ -115,8 +115,8 @@ class Run {
       server: this.#server,
       replicas: this.#all,
       upstreams: [...this.#upstreams.values()],
-      // A process alone has a tick, and a wake-up for each bucket.
-      timers: this.#plan.isAlone === true ? 1 + this.#plan.buckets.length : idleTimers,
+      // A process alone has a tick, a sweep, and a wake-up for each bucket.
+      timers: this.#plan.isAlone === true ? 2 + this.#plan.buckets.length : idleTimers,
     });
   }
 
