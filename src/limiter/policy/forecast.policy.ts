@@ -28,26 +28,10 @@ import {
   type WaitingCalls,
   waitingUnits,
 } from './bucket-state.policy.ts';
-import {
-  callsAhead,
-  firstIn,
-  inFlightOf,
-  rounding,
-  turnsBefore,
-  twinIn,
-  dueAfterMs,
-} from './lanes.policy.ts';
+import * as lanes from './lanes.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import {
-  callWindows,
-  keptFree,
-  levelAt,
-  type Meter,
-  meterNames,
-  netRate,
-  restMs,
-  roomInMs,
-} from './meter.policy.ts';
+import * as meters from './meter.policy.ts';
+import type { Meter } from './meter.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
 import { loggedUnits, periodMs, windowWaitMs } from './window-log.policy.ts';
 
@@ -110,7 +94,7 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
  */
 export function dueWithinMs(bucket: Bucket, position: LanePosition, now: number): number {
   const standstill = laneStandstill(bucket, position, bucketStandstill(bucket, now), now);
-  return Math.max(dueAfterMs(bucket, now), standstill.waitMs) + serviceCost(bucket, position.costs);
+  return Math.max(lanes.dueAfterMs(bucket, now), standstill.waitMs) + serviceCost(bucket, position.costs);
 }
 
 /** How many calls and reservations of its lane go before a call that waits for so long. */
@@ -189,12 +173,12 @@ const longerOf = (one: Hold, other: Hold): Hold => (other.waitMs > one.waitMs ? 
 
 /** Calls of the workspace that go before all calls of a background lane. */
 const firstInWorkspace = (bucket: Bucket, { key }: LanePosition): number =>
-  isBackground(key) ? (twinIn(bucket, { key })?.line.size ?? 0) : 0;
+  isBackground(key) ? (lanes.twinIn(bucket, { key })?.line.size ?? 0) : 0;
 
 /** What holds a call to which no time can be told: a call that holds a place in flight may end at any moment. */
 function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy {
   const isAtCap =
-    lane !== undefined && lane.maxInFlight !== null && inFlightOf(bucket, lane) >= lane.maxInFlight;
+    lane !== undefined && lane.maxInFlight !== null && lanes.inFlightOf(bucket, lane) >= lane.maxInFlight;
   return isAtCap || isFull(bucket, now) ? 'serialized' : 'queue';
 }
 
@@ -228,7 +212,9 @@ function othersAhead(bucket: Bucket, { lane, key, weight, ahead, windows }: Behi
     const shares = ((start - from) * other.weight) / meanServiceOf(bucket, other);
     // A lane that sleeps counts once its share is over, for it may sleep longer than this call waits.
     const byTurns =
-      other.readyAs === null ? Math.floor(shares + rounding) : turnsBefore(shares, other.key < key);
+      other.readyAs === null
+        ? Math.floor(shares + lanes.rounding)
+        : lanes.turnsBefore(shares, other.key < key);
     const most = other.perMinute === null ? calls : Math.min(calls, other.perMinute * windows);
     others.push({ costs: other.waitingCosts, calls, ahead: Math.min(most, byTurns) });
   }
@@ -243,7 +229,7 @@ function needsOf(bucket: Bucket, behind: Behind, others: readonly OthersAhead[])
   const { costs, document, reserved } = behind;
   const inLane = costsAhead(bucket, behind);
   const needs: Needed[] = [];
-  for (const name of meterNames) {
+  for (const name of meters.meterNames) {
     if (name === 'cost' && document !== null && bucket.unseenPoints === null) continue;
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call or one of these takes from it.
@@ -309,7 +295,7 @@ function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number):
   if (!needs.some(({ name }) => (bucket.meters.get(name)?.log ?? null) !== null)) return longest;
   const windows = needs.flatMap((need): NeededWindow[] => {
     const meter = bucket.meters.get(need.name);
-    if (meter === undefined || !callWindows.includes(need.name)) return [];
+    if (meter === undefined || !meters.callWindows.includes(need.name)) return [];
     const waitMs = (fewer: number): number =>
       drainMs(bucket, { ...need, ahead: Math.max(0, need.ahead - fewer) }, from);
     return [{ meter, units: need.units + need.ahead, waitMs }];
@@ -324,10 +310,10 @@ function drainMs(bucket: Bucket, { name, units, ahead }: Needed, from: number): 
   const meter = bucket.meters.get(name);
   if (meter === undefined || meter.limit === null) return 0;
   if (meter.log !== null) return windowWaitMs(meter, units + ahead, from);
-  const ownMs = roomInMs(meter, units, bucket.waitingCosts.get(name) ?? 0, from);
+  const ownMs = meters.roomInMs(meter, units, bucket.waitingCosts.get(name) ?? 0, from);
   // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
-  const over = levelAt(meter, from) + (units + ahead) - (meter.limit - keptFree(meter, 0));
-  return ahead > 0 ? Math.max(ownMs, restMs(meter, from) + over / netRate(meter)) : ownMs;
+  const over = meters.levelAt(meter, from) + (units + ahead) - (meter.limit - meters.keptFree(meter, 0));
+  return ahead > 0 ? Math.max(ownMs, meters.restMs(meter, from) + over / meters.netRate(meter)) : ownMs;
 }
 
 // Where several windows of one upstream count a call: a window that opens does not let everybody go at once who waits for it, because the
@@ -448,10 +434,10 @@ function placesOfLane(
   { key, lane, maxInFlight, serviceMs = 0 }: LanePosition,
 ): Places | null {
   if (maxInFlight === null) return null;
-  const lanes = [lane, twinIn(bucket, { key })].flatMap((one) => one ?? []);
-  const isHere = ({ ticket }: Lease): boolean => lanes.some((one) => one.key === ticket.lane);
-  const leases = lanes.some(({ inFlight }) => inFlight > 0) ? [...bucket.leases.values()].filter(isHere) : [];
-  return placesOf(leases, maxInFlight, Math.max(serviceMs, ...lanes.map((one) => one.serviceMs)));
+  const own = [lane, lanes.twinIn(bucket, { key })].flatMap((one) => one ?? []);
+  const isHere = ({ ticket }: Lease): boolean => own.some((one) => one.key === ticket.lane);
+  const leases = own.some(({ inFlight }) => inFlight > 0) ? [...bucket.leases.values()].filter(isHere) : [];
+  return placesOf(leases, maxInFlight, Math.max(serviceMs, ...own.map((one) => one.serviceMs)));
 }
 
 /** `null`: the bucket has no cap. */
@@ -491,7 +477,7 @@ export function positionOf(bucket: Bucket, id: TicketId, serviceMs = 0): LanePos
   const { key, weight, maxInFlight, perMinute } = lane;
   const { document, order, reservation } = ticket;
   const costs = knownCosts(bucket, ticket.costs, document);
-  const ahead = callsAhead(bucket, lane, ticket);
+  const ahead = lanes.callsAhead(bucket, lane, ticket);
   const own = reservation?.id ?? null;
   return { lane, key, costs, document, weight, maxInFlight, perMinute, ahead, order, own, serviceMs };
 }
@@ -510,7 +496,7 @@ export function forecast(bucket: Bucket, id: TicketId, now: number, serviceMs = 
 /** What the first waiting ticket of a lane waits for; `null` if none waits. */
 export function forecastFirst(bucket: Bucket, key: LaneKey, now: number): Hold | null {
   const lane = bucket.lanes.get(key);
-  const first = lane === undefined ? undefined : firstIn(lane);
+  const first = lane === undefined ? undefined : lanes.firstIn(lane);
   const position = first === undefined ? null : positionOf(bucket, first);
   return position === null ? null : forecastAt(bucket, position, now);
 }

@@ -24,25 +24,8 @@ import {
   type TimedLesson,
   learnDocument,
 } from './bucket-state.policy.ts';
-import {
-  applyReport,
-  applySetting,
-  calmLatenessMs,
-  drain,
-  drainRate,
-  giveUnitsBack,
-  isHeldSlower,
-  jitterUnits,
-  markAnswered,
-  type Meter,
-  type MeterMark,
-  netRate,
-  requestWindows,
-  restMs,
-  settleUnits,
-  unusedUnits,
-  windowNames,
-} from './meter.policy.ts';
+import * as meters from './meter.policy.ts';
+import type { Meter, MeterMark } from './meter.policy.ts';
 import { logReported, logSent, logStatedEnd } from './window-log.policy.ts';
 
 /** True when these are the settings that the bucket has. */
@@ -67,7 +50,7 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   followWindows(bucket, setting.meters, now);
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
-    applySetting(meter, stated, setting.learn, now);
+    meters.applySetting(meter, stated, setting.learn, now);
   }
 }
 
@@ -77,8 +60,8 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
  */
 function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: number): void {
   // Each drains by its own rate until now: that of the meter which goes on with its level is another one.
-  for (const meter of bucket.meters.values()) drain(meter, now);
-  const known = windowNames
+  for (const meter of bucket.meters.values()) meters.drain(meter, now);
+  const known = meters.windowNames
     .flatMap((name) => bucket.meters.get(name) ?? [])
     .flatMap((meter) => (meter.limit === null ? [] : { ...meter }))
     .toSorted((a, b) => Number(b.log !== null) - Number(a.log !== null) || b.windowMs - a.windowMs);
@@ -86,7 +69,7 @@ function followWindows(bucket: Bucket, settings: readonly MeterSetting[], now: n
     const meter = ensureMeter(bucket, name, now);
     const drainsOn = meter.limit !== null && meter.log === null && counts === undefined;
     const source = known.find((one) => one.windowMs === ofIt) ?? (drainsOn ? undefined : known[0]);
-    if (source === undefined || !windowNames.includes(name)) continue;
+    if (source === undefined || !meters.windowNames.includes(name)) continue;
     const { windowMs, log, level, at } = source;
     if (meter.limit === null || meter.windowMs !== ofIt) Object.assign(meter, { windowMs, log, level, at });
   }
@@ -127,7 +110,7 @@ export function markLeaseAnswered(bucket: Bucket, lease: Lease, stated: Feedback
   endPilot(bucket, lease);
   for (const [name, mark] of lease.marks) {
     const isStated = stated.some(({ meter, level }) => meter === name && level !== null);
-    markAnswered(ensureMeter(bucket, name, lease.grantedAt), mark, isStated);
+    meters.markAnswered(ensureMeter(bucket, name, lease.grantedAt), mark, isStated);
   }
 }
 
@@ -146,7 +129,7 @@ export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedb
 
 /** True when the meter `name` did not count a call that was refused for want of `named` (`null` = the refusal names no meter). */
 const concerns = (named: MeterName | null, name: MeterName): boolean =>
-  named === null || named === name || (named === 'requests' && requestWindows.includes(name));
+  named === null || named === name || (named === 'requests' && meters.requestWindows.includes(name));
 
 /**
  * A refusal by the upstream.
@@ -166,7 +149,7 @@ export function applyThrottle(
   // Only the bucket's own refusal proves that nothing was counted; a call without a response may have run.
   if (closedMs > 0)
     for (const [name, mark] of lease.marks)
-      if (concerns(named, name)) giveUnitsBack(ensureMeter(bucket, name, now), mark, grantedAt, now);
+      if (concerns(named, name)) meters.giveUnitsBack(ensureMeter(bucket, name, now), mark, grantedAt, now);
   const reserved = named === null ? 0 : (lease.marks.get(named)?.cost ?? 0);
   const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
   const hadRoom =
@@ -204,7 +187,8 @@ function isNews({ meters, closedAt }: Bucket, name: MeterName | null, grantedAt:
 export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Costs, now: number): void {
   for (const meter of bucket.meters.values()) {
     const units = spent[meter.name];
-    if (units !== undefined) settleUnits(meter, marks.get(meter.name)?.cost ?? 0, units, grantedAt, now);
+    if (units !== undefined)
+      meters.settleUnits(meter, marks.get(meter.name)?.cost ?? 0, units, grantedAt, now);
   }
 }
 
@@ -215,7 +199,7 @@ export function correct(bucket: Bucket, { marks, grantedAt }: Lease, spent: Cost
  */
 export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
   for (const [name, mark] of lease.marks)
-    giveUnitsBack(ensureMeter(bucket, name, now), mark, lease.grantedAt, now);
+    meters.giveUnitsBack(ensureMeter(bucket, name, now), mark, lease.grantedAt, now);
   markLeaseAnswered(bucket, lease);
 }
 
@@ -267,14 +251,14 @@ export interface Reported {
 export function learnMeter(meter: Meter, reported: Reported, now: number): void {
   const { report, sentAt, headAt, learn } = reported;
   const { limit, windowMs, level, resetMs: leftMs = null } = report;
-  drain(meter, now);
+  meters.drain(meter, now);
   if (limit > 0 && (meter.reported === null || sentAt >= meter.reported.sentAt)) {
     const quota = { limit, windowMs: windowMs !== null && windowMs > 0 ? windowMs : null, sentAt };
-    applyReport(meter, quota, leftMs, learn, now);
+    meters.applyReport(meter, quota, leftMs, learn, now);
   }
   if (leftMs !== null) logStatedEnd(meter, { sentAt, headAt }, leftMs);
   if (level === null || meter.limit === null) return;
-  if (meter.log !== null) return logReported(meter, level.lowest - unusedUnits(meter), now);
+  if (meter.log !== null) return logReported(meter, level.lowest - meters.unusedUnits(meter), now);
   learnLevel(meter, { ...reported, level }, now);
   // The fastest time falls at once and rises slowly: upstreams become slower at times, and calls of one bucket differ.
   const tookMs = Math.max(0, headAt - sentAt);
@@ -321,19 +305,19 @@ interface Bounds {
 function levelBounds(meter: Meter, found: ReportedLevel, now: number): Bounds {
   const { level, mark, sentAt, headAt } = found;
   const { granted, answered, fastestMs, refusal } = meter;
-  const unused = unusedUnits(meter);
+  const unused = meters.unusedUnits(meter);
   // GraphQL cost is reported at the end of the execution, after the refund, not at admission.
   const isTimed = mark !== null && mark.cost > 0 && meter.name !== 'cost';
   const sinceMs = Math.max(0, now - (meter.name === 'cost' ? headAt : sentAt));
   // A stated level is rounded. While no earlier response bounds it, its lower end would let a call into a full bucket.
   const counted = (fastestMs === null ? level.highest : level.lowest) - unused;
   const later = isTimed ? Math.max(0, granted - mark.granted) : 0;
-  const rate = netRate(meter);
+  const rate = meters.netRate(meter);
   const isInOrder =
     isTimed &&
-    Math.max(mark.inTransit, later - drainRate(meter) * sinceMs) <= burstToleranceCalls * mark.cost;
+    Math.max(mark.inTransit, later - meters.drainRate(meter) * sinceMs) <= burstToleranceCalls * mark.cost;
   const levelAfter = (ms: number): number => Math.max(0, level.highest - rate * ms);
-  const jitter = jitterUnits(meter);
+  const jitter = meters.jitterUnits(meter);
   // If the call took nothing from the meter, all calls may have come after it.
   const toCome = isTimed ? later + mark.inTransit : granted - (mark === null ? 0 : answered);
   // A call in order was late itself, or calls before it were later than it.
@@ -350,10 +334,13 @@ function levelBounds(meter: Meter, found: ReportedLevel, now: number): Bounds {
   const accounted = mark === null ? highest : peak + onTheirWay(meter) + jitter;
   const upper = Math.max(Math.min(highest, accounted), refusedLevel) - unused;
   return {
-    proved: counted - drainRate(meter) * sinceMs,
+    proved: counted - meters.drainRate(meter) * sinceMs,
     likely: counted - rate * sinceMs + later,
     isInOrder,
-    upper: Math.min(meter.limit ?? Infinity, Math.max(upper, isHeldSlower(meter) ? heldAt(meter, now) : 0)),
+    upper: Math.min(
+      meter.limit ?? Infinity,
+      Math.max(upper, meters.isHeldSlower(meter) ? heldAt(meter, now) : 0),
+    ),
   };
 }
 
@@ -364,7 +351,8 @@ const onTheirWay = ({ granted, answered, unstated }: Meter): number =>
 /** The peak as of now, with the level that a response states. */
 function notePeak(meter: Meter, stated: number, { sentAt, headAt }: ReportedLevel, now: number): number {
   const { peak } = meter;
-  const before = peak === null || sentAt > peak.headAt ? 0 : peak.level - netRate(meter) * (now - peak.at);
+  const before =
+    peak === null || sentAt > peak.headAt ? 0 : peak.level - meters.netRate(meter) * (now - peak.at);
   if (peak === null || stated >= before) meter.peak = { level: stated, at: now, headAt };
   return Math.max(before, stated);
 }
@@ -377,12 +365,12 @@ function sinceArrivalMs({ fastestMs }: Meter, { sentAt, headAt }: ReportedLevel,
   const sinceHead = Math.max(0, now - headAt);
   const fastest = fastestMs ?? 0;
   const answering = Math.max(fastest * answeringShare, fastest - calmJitterMs);
-  return Math.max(sinceHead, Math.min(now - sentAt - calmLatenessMs, sinceHead + answering));
+  return Math.max(sinceHead, Math.min(now - sentAt - meters.calmLatenessMs, sinceHead + answering));
 }
 
 /** True when the stated wait is over a second longer than the cost takes to drain: the bucket is not merely full, but closed. */
 const isShut = (meter: Meter, cost: number, waitMs: number): boolean =>
-  waitMs > waitGrainMs + cost / drainRate(meter);
+  waitMs > waitGrainMs + cost / meters.drainRate(meter);
 
 /**
  * Moves the level into the bounds. Units that do not drain because the meter rests count as used; they are taken off first.
@@ -390,11 +378,12 @@ const isShut = (meter: Meter, cost: number, waitMs: number): boolean =>
 function move(meter: Meter, lower: number, upper: number, now: number): void {
   const most = Math.max(0, Math.min(Math.max(heldAt(meter, now), lower), upper));
   meter.level = Math.min(Math.max(meter.level, lower), most);
-  meter.at = now + (most - meter.level) / netRate(meter);
+  meter.at = now + (most - meter.level) / meters.netRate(meter);
 }
 
 /** The level plus the units that would drain if the meter did not rest. */
-const heldAt = (meter: Meter, now: number): number => meter.level + netRate(meter) * restMs(meter, now);
+const heldAt = (meter: Meter, now: number): number =>
+  meter.level + meters.netRate(meter) * meters.restMs(meter, now);
 
 /**
  * The upstream refused a call of this cost. From then on the meter has room for such a call exactly at the stated time: not
@@ -405,18 +394,18 @@ const heldAt = (meter: Meter, now: number): number => meter.level + netRate(mete
  */
 function refused(meter: Meter, asked: number, waitMs: number, hadRoom: boolean, now: number): void {
   if (meter.limit === null) return;
-  drain(meter, now);
+  meters.drain(meter, now);
   const cost = Math.min(asked, meter.limit);
   const used = meter.limit - cost;
   if (hadRoom && meter.heardAt !== null && !isShut(meter, cost, waitMs)) {
     noteOthers(meter, Math.max(0, used - meter.level), now - meter.heardAt);
     noteContest(meter, cost, now);
   }
-  if (heldAt(meter, now) < used + netRate(meter) * waitMs) {
+  if (heldAt(meter, now) < used + meters.netRate(meter) * waitMs) {
     meter.level = used;
     meter.at = now + waitMs;
   }
-  meter.refusal = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
+  meter.refusal = { level: meter.level + meters.unusedUnits(meter), at: meter.at, headAt: now };
   meter.heardAt = Math.max(meter.heardAt ?? now, now + waitMs);
 }
 
@@ -452,7 +441,7 @@ const refusalMargin = 1.5;
  */
 function noteOthers(meter: Meter, change: number, sinceMs: number): void {
   if (sinceMs <= 0) return;
-  const rate = drainRate(meter);
+  const rate = meters.drainRate(meter);
   const isReported = meter.fastestMs !== null;
   const rise = Math.min(change, rate * (isReported ? maxReportedRiseMs : maxUnreportedRiseMs));
   const others = meter.others + rise / (sinceMs + (isReported ? reportedMemoryMs : unreportedMemoryMs));
@@ -472,7 +461,7 @@ function noteBurst(meter: Meter, units: number, uncertainty: number, cost: numbe
     meter.contest = { ...contest, units: largest, at: now };
   } else if (
     now - contest.at > Math.max(contestMemoryMs, meter.windowMs) &&
-    meter.others < negligibleShare * drainRate(meter)
+    meter.others < negligibleShare * meters.drainRate(meter)
   ) {
     const left = contest.units - cost;
     meter.contest = left > 0 ? { ...contest, units: left, at: now } : null;
@@ -483,7 +472,7 @@ function noteBurst(meter: Meter, units: number, uncertainty: number, cost: numbe
 function noteContest(meter: Meter, cost: number, now: number): void {
   const { units = 0, allowance = 0 } = meter.contest ?? {};
   meter.contest = {
-    units: Math.max(refusalMargin * units, units + cost, 2 * cost, keptDrainMs * drainRate(meter)),
+    units: Math.max(refusalMargin * units, units + cost, 2 * cost, keptDrainMs * meters.drainRate(meter)),
     allowance: allowance + 2 * cost,
     at: now,
   };

@@ -52,57 +52,9 @@ import {
   knownCosts,
   serviceCost,
 } from './bucket-state.policy.ts';
-import {
-  applyLaneSetting,
-  confirm,
-  dequeue,
-  enqueue,
-  forgetIdleLanes,
-  giveTurnBack,
-  refreshReadiness,
-  sleep,
-  wake,
-  noteNotSent,
-  wakesAt,
-  callsAhead,
-  laneFor,
-  noteEntered,
-  asleepUntil,
-  headBefore,
-  headOf,
-  mayReturn,
-  noteInFlight,
-  readyNameOf,
-  takeTurn,
-  wakeLanes,
-  goesFirst,
-  isOneDue,
-  leavesToTwin,
-  nextOneDueAt,
-  noteGranted,
-} from './lanes.policy.ts';
-import {
-  applyLesson,
-  applySettings,
-  applyThrottle,
-  correct,
-  giveLeaseUnitsBack,
-  noteService,
-  refusedUnits,
-  reopen,
-  isUnder,
-  markLeaseAnswered,
-} from './learning.policy.ts';
-import {
-  keep,
-  forgetUnused,
-  nextSlotAt,
-  reservationOf,
-  dueReservations,
-  forgetReservation,
-  keptFreeBy,
-  nextTurn,
-} from './reservations.policy.ts';
+import * as lanes from './lanes.policy.ts';
+import * as learning from './learning.policy.ts';
+import * as reservations from './reservations.policy.ts';
 import {
   aheadInLane,
   dueWithinMs,
@@ -135,7 +87,7 @@ function happen(bucket: Bucket, event: Exclude<BucketEvent, { kind: 'admit' }>, 
       return { kind: 'lease', known: settle(bucket, event, now) };
     case 'learn': {
       const lease = bucket.leases.get(event.lease);
-      if (lease !== undefined) applyLesson(bucket, lease, notAfter(event.lesson, now), now);
+      if (lease !== undefined) learning.applyLesson(bucket, lease, notAfter(event.lesson, now), now);
       return { kind: 'lease', known: lease !== undefined };
     }
     case 'slot_taken':
@@ -144,8 +96,9 @@ function happen(bucket: Bucket, event: Exclude<BucketEvent, { kind: 'admit' }>, 
       cancel(bucket, event.ticket);
       return done;
     case 'reconfigure':
-      applySettings(bucket, event.setting, now);
-      for (const setting of event.lanes) applyLaneSetting(bucket, bucket.lanes.get(setting.lane), setting);
+      learning.applySettings(bucket, event.setting, now);
+      for (const setting of event.lanes)
+        lanes.applyLaneSetting(bucket, bucket.lanes.get(setting.lane), setting);
       return done;
     case 'wake': {
       const lane = bucket.lanes.get(event.lane);
@@ -156,7 +109,7 @@ function happen(bucket: Bucket, event: Exclude<BucketEvent, { kind: 'admit' }>, 
       // What was closed later stays closed.
       if (bucket.closedAt !== null && bucket.closedAt > now - event.agoMs) return done;
       bucket.closedUntil = null;
-      for (const meter of bucket.meters.values()) reopen(meter, now);
+      for (const meter of bucket.meters.values()) learning.reopen(meter, now);
       return done;
   }
 }
@@ -175,7 +128,7 @@ function cancel(bucket: Bucket, id: TicketId): void {
 }
 
 function removeWaiting(bucket: Bucket, ticket: Ticket): void {
-  dequeue(bucket, laneOf(bucket, ticket), ticket);
+  lanes.dequeue(bucket, laneOf(bucket, ticket), ticket);
   bucket.tickets.delete(ticket.id);
 }
 
@@ -188,7 +141,7 @@ export function upkeep(bucket: Bucket, now: number): Effects {
   for (const replica of dead) bucket.replicas.delete(replica);
   for (const { id, replica } of dead.length === 0 ? [] : bucket.tickets.values())
     if (bucket.replicas.scoreOf(replica) === null) cancel(bucket, id);
-  forgetIdleLanes(bucket);
+  lanes.forgetIdleLanes(bucket);
   return pump(bucket, now);
 }
 
@@ -208,13 +161,13 @@ function slotTaken(bucket: Bucket, { lease: token, edge }: Said<'slot_taken'>, n
   const lease = bucket.leases.get(token);
   if (lease === undefined) return false;
   const lane = laneOf(bucket, lease.ticket);
-  confirm(lane, lease);
+  lanes.confirm(lane, lease);
   const isOther = edge?.ceilingTag !== undefined && edge.ceilingTag !== lane.ceilingTag;
   lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
   if (edge !== null && edge.slots <= 0) {
     const heldMs = isOther ? Math.min(edge.nextSlotMs, maxOtherLimitsMs) : edge.nextSlotMs;
-    sleep(bucket, lane, 'ceiling_minute', wakesAt(bucket, lane, now + heldMs, now));
-  } else refreshReadiness(bucket, lane);
+    lanes.sleep(bucket, lane, 'ceiling_minute', lanes.wakesAt(bucket, lane, now + heldMs, now));
+  } else lanes.refreshReadiness(bucket, lane);
   return true;
 }
 
@@ -229,24 +182,25 @@ function settle(
   const { ticket } = lease;
   const lane = laneOf(bucket, ticket);
   const lesson = taught === null ? null : notAfter(taught, now);
-  confirm(lane, lease);
+  lanes.confirm(lane, lease);
   switch (settlement.kind) {
     case 'succeeded':
       // Before learning: a response that states the level has the correction in it.
-      if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
-      if (lesson !== null) applyLesson(bucket, lease, lesson, now);
+      if (settlement.spent !== null) learning.correct(bucket, lease, settlement.spent, now);
+      if (lesson !== null) learning.applyLesson(bucket, lease, lesson, now);
       bucket.opened = true;
-      if (isLate !== true) for (const served of [lane, bucket]) noteService(served, now - lease.grantedAt);
+      if (isLate !== true)
+        for (const served of [lane, bucket]) learning.noteService(served, now - lease.grantedAt);
       endLease(bucket, lane, lease);
       bucket.tickets.delete(ticket.id);
       break;
     case 'throttled':
-      applyThrottle(bucket, lease, lesson, settlement.closeMs, now);
+      learning.applyThrottle(bucket, lease, lesson, settlement.closeMs, now);
       endLease(bucket, lane, lease);
       if (settlement.closeMs > 0 && lesson !== null) raiseCost(ticket, lesson.feedback);
       if (settlement.requeue) requeue(bucket, lane, ticket);
       else bucket.tickets.delete(ticket.id);
-      if (settlement.sleepMs > 0) sleep(bucket, lane, 'backoff', now + settlement.sleepMs);
+      if (settlement.sleepMs > 0) lanes.sleep(bucket, lane, 'backoff', now + settlement.sleepMs);
       break;
     case 'dropped':
       endUnsent(bucket, lane, lease, now);
@@ -274,14 +228,14 @@ function settle(
 
 /** Ends the lease of a call that was not sent. */
 function endUnsent(bucket: Bucket, lane: Lane, lease: Lease, now: number): void {
-  noteNotSent(bucket, lease);
-  giveLeaseUnitsBack(bucket, lease, now);
+  lanes.noteNotSent(bucket, lease);
+  learning.giveLeaseUnitsBack(bucket, lease, now);
   endLease(bucket, lane, lease);
 }
 
 /** If the refusal states that the call needs more units than were reserved, the call waits for that many from now on. */
 function raiseCost(ticket: Ticket, feedback: Feedback): void {
-  const asked = refusedUnits(feedback);
+  const asked = learning.refusedUnits(feedback);
   const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
   if (asked === null || name === null || name === 'cost') return;
   if (asked > (ticket.costs[name] ?? 0)) ticket.costs = { ...ticket.costs, [name]: asked };
@@ -297,13 +251,13 @@ function giveBack(
 ): void {
   if (because === 'backoff') {
     slotIsBack(bucket, lane, now);
-    return sleep(bucket, lane, because, now + sleepMs);
+    return lanes.sleep(bucket, lane, because, now + sleepMs);
   }
   lane.slots = 1;
   // A slot of the ceiling came back after this grant: the ceiling may have refused it before that.
-  if (lane.slotBackAt !== null && grantedAt < lane.slotBackAt) return refreshReadiness(bucket, lane);
+  if (lane.slotBackAt !== null && grantedAt < lane.slotBackAt) return lanes.refreshReadiness(bucket, lane);
   const heldMs = ceilingTag === lane.ceilingTag ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
-  sleep(bucket, lane, because, wakesAt(bucket, lane, now + heldMs, now));
+  lanes.sleep(bucket, lane, because, lanes.wakesAt(bucket, lane, now + heldMs, now));
 }
 
 /**
@@ -313,18 +267,19 @@ function giveBack(
 function slotIsBack(bucket: Bucket, lane: Lane, now: number): void {
   lane.slotBackAt = now;
   if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
-  wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
+  lanes.wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
 
 /** The ticket is back at its position. */
 function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   ticket.lease = null;
   ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
-  if (ticket.reservation !== undefined) keep(bucket, { ...ticket.reservation, ticket: ticket.id });
-  enqueue(bucket, lane, ticket);
+  if (ticket.reservation !== undefined)
+    reservations.keep(bucket, { ...ticket.reservation, ticket: ticket.id });
+  lanes.enqueue(bucket, lane, ticket);
   if (lane.callers === null) return;
-  giveTurnBack(bucket, lane, ticket);
-  refreshReadiness(bucket, lane);
+  lanes.giveTurnBack(bucket, lane, ticket);
+  lanes.refreshReadiness(bucket, lane);
 }
 
 /**
@@ -348,8 +303,8 @@ function enterOrRefuse(
   now: number,
 ): Ticket | Refusal {
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
-  applySettings(bucket, admission.setting, now);
-  applyLaneSetting(bucket, bucket.lanes.get(admission.lane), admission);
+  learning.applySettings(bucket, admission.setting, now);
+  lanes.applyLaneSetting(bucket, bucket.lanes.get(admission.lane), admission);
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return known;
   const ordered = orderedIn(bucket, admission, now);
@@ -359,12 +314,12 @@ function enterOrRefuse(
   const ticket = ticketOf(ordered, replica, ordered.order);
   if (ordered.kept !== null) {
     ticket.reservation = ordered.kept;
-    keep(bucket, { ...ordered.kept, ticket: ticket.id });
+    reservations.keep(bucket, { ...ordered.kept, ticket: ticket.id });
   }
-  const entered = laneFor(bucket, admission.lane, admission);
+  const entered = lanes.laneFor(bucket, admission.lane, admission);
   bucket.tickets.set(ticket.id, ticket);
-  enqueue(bucket, entered, ticket);
-  noteEntered(bucket, entered, now);
+  lanes.enqueue(bucket, entered, ticket);
+  lanes.noteEntered(bucket, entered, now);
   return ticket;
 }
 
@@ -380,7 +335,7 @@ export function refusalShown(bucket: Bucket, admission: StoredAdmission, now: nu
   if (position.kind === 'kept' || reservation !== undefined || bucket.tickets.has(ticket)) return null;
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined && lane.ceilingTag !== admission.ceilingTag) return null;
-  if (!isUnder(bucket, admission.setting)) return null;
+  if (!learning.isUnder(bucket, admission.setting)) return null;
   return bucketRefusalOf(bucket, orderedIn(bucket, admission, now), now);
 }
 
@@ -388,7 +343,9 @@ export function refusalShown(bucket: Bucket, admission: StoredAdmission, now: nu
 function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): OrderedAdmission {
   const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
   const kept =
-    admission.reservation === undefined ? null : reservationOf(bucket, { ...admission, costs }, now);
+    admission.reservation === undefined
+      ? null
+      : reservations.reservationOf(bucket, { ...admission, costs }, now);
   return { ...admission, costs, kept, order: kept?.order ?? orderOf(admission, now) };
 }
 
@@ -396,7 +353,7 @@ function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): Ord
 function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePosition {
   const { lane: key, ticket: id, order, caller, kept } = admission;
   const lane = bucket.lanes.get(key);
-  const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
+  const ahead = lane === undefined ? 0 : lanes.callsAhead(bucket, lane, { id, order, caller });
   return { ...admission, lane, key, ahead, own: kept?.id ?? null };
 }
 
@@ -483,7 +440,7 @@ export function reserve(
   now: number,
 ): ReserveReply | null {
   const { ceiling, waitMs, lastsMs, begins, name = admission.ticket } = reserving;
-  forgetUnused(bucket, now);
+  reservations.forgetUnused(bucket, now);
   const asked = orderedIn(bucket, admission, now);
   const { kept, costs } = asked;
   if (kept === null && !begins) return null;
@@ -493,11 +450,13 @@ export function reserve(
   const expected =
     kept === null ? forecastAt(bucket, position, now) : forecastReturning(bucket, position, now, id);
   const slotAt =
-    kept !== null || admission.perMinute === null ? null : nextSlotAt(bucket, ceiling, admission.perMinute);
+    kept !== null || admission.perMinute === null
+      ? null
+      : reservations.nextSlotAt(bucket, ceiling, admission.perMinute);
   const from = toldTime(kept, Math.max(now + expected.waitMs, now + waitMs, slotAt ?? now), now);
   const ahead = aheadInLane(bucket, position, from);
   const { lane } = admission;
-  keep(bucket, { id, lane, ceiling, order, costs, from, until: from + lastsMs, ticket: null });
+  reservations.keep(bucket, { id, lane, ceiling, order, costs, from, until: from + lastsMs, ticket: null });
   return { kind: 'reserved', id, waitMs: from - now, ahead, heldBy: expected.heldBy };
 }
 
@@ -558,12 +517,13 @@ export function pump(bucket: Bucket, now: number): Effects {
   let left = maxPerPump;
   let blocked = nothingBlocked;
   sweepLeases(bucket, now);
-  wakeLanes(bucket, now);
-  if (bucket.reservations.size > 0) forgetUnused(bucket, now);
+  lanes.wakeLanes(bucket, now);
+  if (bucket.reservations.size > 0) reservations.forgetUnused(bucket, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
-  nextAt = soonest(nextAt, nextOneDueAt(bucket, now));
-  if (bucket.reservations.size > 0 && allWaiting(bucket) > 0) nextAt = soonest(nextAt, nextTurn(bucket, now));
+  nextAt = soonest(nextAt, lanes.nextOneDueAt(bucket, now));
+  if (bucket.reservations.size > 0 && allWaiting(bucket) > 0)
+    nextAt = soonest(nextAt, reservations.nextTurn(bucket, now));
   // The fold looks at the bucket when nothing is withheld any more.
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
   const isWaiting = allWaiting(bucket) > 0;
@@ -581,14 +541,14 @@ export function pump(bucket: Bucket, now: number): Effects {
     const head = nextHead(bucket, blocked, now);
     if (head === null) return { grants, nextAt };
     if (head.lane.maxInFlight !== null && withheldUntil !== null) {
-      sleep(bucket, head.lane, 'term', withheldUntil);
-      nextAt = soonest(nextAt, asleepUntil(head.lane));
+      lanes.sleep(bucket, head.lane, 'term', withheldUntil);
+      nextAt = soonest(nextAt, lanes.asleepUntil(head.lane));
       continue;
     }
     const isBehind = standsBehind(bucket, head, blocked, now);
     const inMs = isBehind ? null : roomForHeadInMs(bucket, head, now);
     if (inMs === null || inMs > 0) {
-      const awaits = inMs !== null && bucket.background !== null && goesFirst(bucket, head.lane, now);
+      const awaits = inMs !== null && bucket.background !== null && lanes.goesFirst(bucket, head.lane, now);
       const awaited = awaits ? costEntries(head.ticket.costs).map(([name]) => name) : [];
       // Blocks the class by which the lane was chosen: if it blocked the one that the lane has now, the lane would be chosen again for ever.
       blocked = [...blocked, { readyAs: head.readyAs, lane: head.lane, awaited }];
@@ -641,7 +601,7 @@ function nextHead(bucket: Bucket, blocked: readonly Blocked[], now: number): Rea
     const best = nextLane(bucket, blocked, now);
     if (best === undefined) return null;
     const lane = laneOf(bucket, { lane: best.name });
-    const ticket = headOf(bucket, lane);
+    const ticket = lanes.headOf(bucket, lane);
     if (ticket === undefined) return null;
     if (isAlive(bucket, ticket.replica, now))
       return { lane, ticket, readyAs: best.readyAs, isForReservation: false };
@@ -660,8 +620,8 @@ interface NextLane {
 function nextLane(bucket: Bucket, blocked: readonly Blocked[], now: number): NextLane | undefined {
   const { background } = bucket;
   if (background === null || background.waiting === 0) return nextIn(bucket, blocked);
-  if (isOneDue(bucket, now)) return nextIn(background, blocked) ?? nextIn(bucket, blocked);
-  return nextIn(bucket, blocked) ?? nextIn(background, blocked, (name) => !leavesToTwin(bucket, name));
+  if (lanes.isOneDue(bucket, now)) return nextIn(background, blocked) ?? nextIn(bucket, blocked);
+  return nextIn(bucket, blocked) ?? nextIn(background, blocked, (name) => !lanes.leavesToTwin(bucket, name));
 }
 
 function nextIn(
@@ -670,8 +630,8 @@ function nextIn(
   mayGo?: (name: LaneKey) => boolean,
 ): NextLane | undefined {
   let best: NextLane | undefined;
-  for (const [readyAs, lanes] of ready) {
-    const first = lanes.first(mayGo);
+  for (const [readyAs, names] of ready) {
+    const first = names.first(mayGo);
     if (first === undefined || isBlocked(blocked, readyAs)) continue;
     if (
       best === undefined ||
@@ -691,7 +651,7 @@ const standsBehind = (
   now: number,
 ): boolean =>
   blocked.some(({ awaited }) => awaited.length > 0) &&
-  !goesFirst(bucket, lane, now) &&
+  !lanes.goesFirst(bucket, lane, now) &&
   costEntries(ticket.costs).some(([name]) => blocked.some(({ awaited }) => awaited.includes(name)));
 
 function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
@@ -704,13 +664,13 @@ function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
  * and caller stand before it: they were expected to have left by now.
  */
 function nextReserved(bucket: Bucket, blocked: readonly Blocked[], now: number): ReadyHead | null {
-  for (const { lane: key, ticket: id, from } of dueReservations(bucket, now)) {
+  for (const { lane: key, ticket: id, from } of reservations.dueReservations(bucket, now)) {
     const lane = bucket.lanes.get(key);
-    if (id === null || from > now || lane === undefined || !mayReturn(bucket, lane, now)) continue;
+    if (id === null || from > now || lane === undefined || !lanes.mayReturn(bucket, lane, now)) continue;
     if (isBackground(key) && bucket.waiting > 0) continue;
-    const ticket = headBefore(bucket, lane, id);
+    const ticket = lanes.headBefore(bucket, lane, id);
     if (ticket === undefined) continue;
-    const readyAs = readyNameOf(lane, ticket);
+    const readyAs = lanes.readyNameOf(lane, ticket);
     const isHindered = isBlocked(blocked, readyAs) || !isAlive(bucket, ticket.replica, now);
     if (!isHindered) return { lane, ticket, readyAs, isForReservation: true };
   }
@@ -720,7 +680,8 @@ function nextReserved(bucket: Bucket, blocked: readonly Blocked[], now: number):
 /** Milliseconds until every meter of the call has room for it, and for what it leaves free; 0 = now. */
 function roomForHeadInMs(bucket: Bucket, { ticket, isForReservation }: ReadyHead, now: number): number {
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
-  const kept = isForReservation || bucket.reservations.size === 0 ? null : keptFreeBy(bucket, ticket, now);
+  const kept =
+    isForReservation || bucket.reservations.size === 0 ? null : reservations.keptFreeBy(bucket, ticket, now);
   let maxMs = 0;
   for (const [name, units] of costEntries(costs)) {
     const meter = ensureMeter(bucket, name, now);
@@ -742,7 +703,7 @@ function sweepLeases(bucket: Bucket, now: number): void {
     const lease = bucket.leases.get(token);
     if (lease === undefined) continue;
     const lane = laneOf(bucket, lease.ticket);
-    confirm(lane, lease);
+    lanes.confirm(lane, lease);
     endLease(bucket, lane, lease);
     if (lease.stage !== 'abandoned') bucket.tickets.delete(lease.ticket.id);
   }
@@ -755,12 +716,12 @@ function soonest(a: number | null, b: number | null): number | null {
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
 export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
-  markLeaseAnswered(bucket, lease);
+  learning.markLeaseAnswered(bucket, lease);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;
   if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = null;
-  noteInFlight(bucket, lane);
+  lanes.noteInFlight(bucket, lane);
 }
 
 // Grants: the head of a lane takes its units and gets a lease
@@ -786,9 +747,9 @@ export function grant(
   now: number,
   token = leaseToken(`${ticket.id}.${++bucket.sequence}`),
 ): Granted {
-  const isDue = isBackground(lane.key) && isOneDue(bucket, now);
-  dequeue(bucket, lane, ticket);
-  if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
+  const isDue = isBackground(lane.key) && lanes.isOneDue(bucket, now);
+  lanes.dequeue(bucket, lane, ticket);
+  if (ticket.reservation !== undefined) reservations.forgetReservation(bucket, ticket.reservation.id);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const marks = new Map<MeterName, MeterMark>();
   for (const [name, units] of costEntries(costs))
@@ -810,13 +771,13 @@ export function grant(
   // The others' turns do not begin later because of it; its lane has had one.
   const turns = turnsOf(bucket, lane.key);
   if (!isForReservation) turns.virtual = Math.max(turns.virtual, lane.start);
-  noteGranted(bucket, lane, lease);
+  lanes.noteGranted(bucket, lane, lease);
   const service = serviceCost(bucket, costs);
   lane.start += service / lane.weight;
-  takeTurn(lane, ticket, service);
+  lanes.takeTurn(lane, ticket, service);
   lane.inFlight += 1;
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
-  noteInFlight(bucket, lane);
+  lanes.noteInFlight(bucket, lane);
   const { id, replica } = ticket;
   const granted = { ticket: id, lane: lane.key, replica, lease: token, expiresAt: lease.expiresAt };
   return isDue ? { ...granted, isDue } : granted;
