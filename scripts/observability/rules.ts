@@ -1,7 +1,7 @@
 /** Rules, alerts, queries of dashboards and metric names, by promtool: syntax, unit tests of every alert, lint of a real scrape. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
+import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { dashboards } from '../grafana/dashboards.ts';
 import { available, newFolder, run } from '../fleet/processes.ts';
@@ -23,7 +23,7 @@ export async function verifyRules(report: Report): Promise<void> {
     privacy: { labelKey: 'verification' },
     log: { level: 'silent', sampleSuccesses: 0 },
   } as const;
-  const telemetry = new RunningTelemetry(
+  const telemetry = createTelemetry(
     { ...settings, upstreams: new Map() },
     {
       clock: systemClock,

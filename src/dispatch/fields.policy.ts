@@ -322,16 +322,6 @@ function privateCacheControl(lines: readonly string[]): string {
   return ['private', ...kept.filter((each) => !/^private\s*(?:=|$)/i.test(each))].join(', ');
 }
 
-// The id of an attempt
-
-/** OpenAI, commerce and most others; Anthropic; Azure. The first one counts. */
-const idFields = ['x-request-id', 'request-id', 'apim-request-id'] as const;
-const idPattern = /^[\w.:-]{1,128}$/;
-
-/** The id that an upstream gave to one attempt, by which its own support and logs find it; `null` = none. `rawFields` alternates name and value. */
-export const upstreamIdOf = (rawFields: readonly string[]): string | null =>
-  idFields.flatMap((name) => valuesOf(rawFields, name)).find((value) => idPattern.test(value)) ?? null;
-
 // Cookies. To a client with a cookie jar all upstreams are one host, Sluice, so that only the path of a cookie can keep it from other upstreams:
 // a cookie that was set on `/via/{upstream}/…` is sent back to that upstream alone, and within it as far as the upstream said. On `/proxy` the
 // path is the same for all upstreams: cookies do not pass there, unless the configuration says so.

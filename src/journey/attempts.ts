@@ -18,7 +18,7 @@ import {
   type ResendHistory,
   type ResendInput,
 } from '../dispatch/resend.policy.ts';
-import { upstreamIdOf, cookieScope, returningFields } from '../dispatch/fields.policy.ts';
+import { cookieScope, returningFields } from '../dispatch/fields.policy.ts';
 import { failureReason, type TransportError, bodyError, failureWords } from '../dispatch/transport-error.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../client-waits.policy.ts';
@@ -69,8 +69,7 @@ export class Attempts {
     if (result.kind === 'failed') return result;
     const { throttle } = result.feedback;
     quotas.noteOwner(prepared.ownQuota, result.feedback);
-    const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
-    prepared.callRecord.answered(result.head.status, throttle, upstreamId);
+    prepared.callRecord.answered(result.head.status, throttle);
     if (throttle === null && statusOf(result) < 500)
       recentResponses.noteServed(prepared.request.admission.bucket, sentAt);
     return result;

@@ -40,9 +40,6 @@ export interface CallReporters {
   readonly failed: (cause: unknown) => void;
 }
 
-/** Ids of absorbed attempts that a log line names at most. */
-const maxIds = 32;
-
 /** Milliseconds by cause; `undefined` = nothing held the call. */
 const heldMsOf = (held: readonly HeldTime[]): Readonly<Record<string, number>> | undefined =>
   held.length === 0 ? undefined : Object.fromEntries(held.map(({ cause, ms }) => [cause, tenth(ms)]));
@@ -85,10 +82,6 @@ export class RunningCallRecord {
 
   #attempts = 0;
   #absorbed = 0;
-  /** The id that the upstream gave the attempt in flight, where that was throttled. */
-  #throttledId: string | null = null;
-  /** Of the first of them. */
-  #absorbedIds: readonly string[] | undefined;
   #reason: FailureReason | null = null;
 
   constructor(call: ReportedCall, reporters: CallReporters) {
@@ -163,21 +156,16 @@ export class RunningCallRecord {
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
-    if (this.#spans !== null) return this.#spans.traceparent();
-    // Nobody traces here: the call stays in its client's trace.
+    // Where it is not traced here, the call stays in its client's trace.
     const parent = this.#upstream?.propagateTrace === true ? parentOf(this.call.rawFields) : null;
-    return parent === null ? null : traceparentOf(parent);
+    return this.#spans?.traceparent() ?? (parent === null ? null : traceparentOf(parent));
   }
 
-  /**
-   * The head of the attempt's response arrived. `throttle`: how it was classified. `upstreamId`: the id that the upstream gave
-   * the attempt; shown for throttled ones.
-   */
-  answered(status: number, throttle: Throttle | null, upstreamId: string | null = null): void {
+  /** The head of the attempt's response arrived. `throttle`: how it was classified. */
+  answered(status: number, throttle: Throttle | null): void {
     this.#guard(() => {
       this.#headArrived();
-      this.#throttledId = throttle === null ? null : upstreamId;
-      this.#spans?.answered(status, throttle?.kind ?? null, this.#throttledId);
+      this.#spans?.answered(status, throttle?.kind ?? null);
       if (throttle === null) return;
       const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
       this.#to.metrics.count('sluice_upstream_throttles_total', { ...this.#by(), kind });
@@ -190,8 +178,6 @@ export class RunningCallRecord {
     this.#guard(() => {
       this.#spans?.attemptEnded();
       this.#absorbed += 1;
-      const ids = this.#absorbedIds ?? [];
-      if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
       this.#to.metrics.count('sluice_retries_absorbed_total', this.#by());
       this.#counted('absorbed');
     });
@@ -267,7 +253,6 @@ export class RunningCallRecord {
       wouldWaitMs: would === undefined ? undefined : tenth(would.waitMs),
       attempts,
       absorbed,
-      absorbedIds: this.#absorbedIds,
       upstreamMs: tenth(this.#upstreamMs),
       overheadMs: tenth(overheadMs),
       durationMs: tenth(durationMs),

@@ -3,21 +3,14 @@ import type { AdmissionRecord, Costs, MeterName, MeterReport } from '../call.ts'
 import { credentialFaults, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
+import { namesIn } from '../words.policy.ts';
 
 /**
  * How a call ended: `ok` the upstream answered below 400 · `upstream_error` it answered 400 or above, passed through · `throttled` its
  * throttle was passed through · `shed` refused by Sluice for lack of room or time · `rejected` refused because the
  * client must change something · `client_gone` the client left first · `failed` the upstream's side broke.
  */
-export const outcomes = [
-  'ok',
-  'upstream_error',
-  'throttled',
-  'shed',
-  'rejected',
-  'client_gone',
-  'failed',
-] as const;
+export const outcomes = namesIn('ok upstream_error throttled shed rejected client_gone failed');
 export type CallOutcome = (typeof outcomes)[number];
 
 export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;

@@ -30,67 +30,52 @@ export function createLabels(
   { limit = 100, idleMs = 15 * minuteMs, onRelease = (_label: string): void => {} } = {},
 ) {
   const slots = new Map<string, { readonly label: string; readonly lastActive: number }>();
-
-  function freeIdlest(now: number): boolean {
-    const [idlest] = slots;
-    if (idlest === undefined || now - idlest[1].lastActive < idleMs) return false;
-    giveUp(idlest[0]);
-    return true;
-  }
-
   function take(workspaceId: string, lastActive: number): string {
-    const label = workspaceLabel(labelKey, workspaceId);
+    const label = slots.get(workspaceId)?.label ?? workspaceLabel(labelKey, workspaceId);
+    slots.delete(workspaceId);
     slots.set(workspaceId, { label, lastActive });
     return label;
   }
-
   function giveUp(workspaceId: string): void {
-    const label = slots.get(workspaceId)?.label;
-    if (slots.delete(workspaceId) && label !== undefined) onRelease(label);
+    const held = slots.get(workspaceId);
+    slots.delete(workspaceId);
+    if (held !== undefined) onRelease(held.label);
   }
-
   const labels = {
     /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
     of(workspaceId: string): string {
       const now = clock.monotonic();
       const held = slots.get(workspaceId);
-      if (held === undefined)
-        return slots.size >= limit && !freeIdlest(now) ? otherLabel : take(workspaceId, now);
       // Moving on every call would cost more than it is worth; a second of coarseness keeps the order good enough.
-      if (now - held.lastActive > 1_000) {
-        slots.delete(workspaceId);
-        slots.set(workspaceId, { ...held, lastActive: now });
+      if (held !== undefined && now - held.lastActive <= 1_000) return held.label;
+      const [idlest] = slots;
+      if (held === undefined && slots.size >= limit && idlest !== undefined) {
+        if (now - idlest[1].lastActive < idleMs) return otherLabel;
+        giveUp(idlest[0]);
       }
-      return held.label;
+      return take(workspaceId, now);
     },
     /** The label that `of` returns, read without counting as activity: reading does not prolong the time for which a label is held. */
     peek: (workspaceId: string): string => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
     /**
-     * Gives labels to workspaces that are clearly busier than some that hold one (`telemetry/labels.ts`), the busiest first,
-     * and takes them from the least busy. `busy`: how busy workspaces are; one that is left out is idle.
+     * Gives labels to workspaces that are clearly busier than some that hold one, the busiest first, and takes them from the least busy:
+     * twice as busy, and two calls more, so that workspaces of similar traffic, or with next to none, do not take labels from each other
+     * for ever. `busy`: how busy workspaces are; one that is left out is idle.
      */
     prefer(busy: ReadonlyMap<string, number>): void {
-      const now = clock.monotonic();
       const busyOf = (workspaceId: string): number => busy.get(workspaceId) ?? 0;
       const holders = [...slots.keys()].sort((a, b) => busyOf(a) - busyOf(b));
       const others = [...busy].filter(([id]) => !slots.has(id)).sort(([, a], [, b]) => b - a);
-      for (const [id, ownBusy] of others) {
+      for (const [id, calls] of others) {
         if (slots.size >= limit) {
-          const [minBusy] = holders;
-          if (minBusy === undefined || !clearlyBusier(ownBusy, busyOf(minBusy))) return;
-          giveUp(minBusy);
-          holders.shift();
+          const least = holders.shift();
+          if (least === undefined || calls < 2 * busyOf(least) + 2) return;
+          giveUp(least);
         }
-        take(id, now);
+        take(id, clock.monotonic());
       }
     },
     holds: (workspaceId: string): boolean => slots.has(workspaceId),
   };
   return labels;
 }
-
-/**
- * True when `one` is so much busier than `other` that it may take the other's label: twice as busy, and two calls more, so
- * that workspaces of similar traffic, or with next to none, do not take labels from each other for ever.
- */
-const clearlyBusier = (one: number, other: number): boolean => one >= 2 * other + 2;

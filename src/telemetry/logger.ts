@@ -51,82 +51,74 @@ export interface LoggerParts {
   readonly listeners?: { isAny(): boolean; callEnded(line: object): void };
 }
 
+export type CallLogger = ReturnType<typeof createLogger>;
+
 /**
  * Writes log lines. Of ended calls, successes are written with probability `sampleSuccesses`, calls without a valid API key a few times
  * a minute, because anybody can send as many of those as there is room for, everything else always.
  */
-export class CallLogger {
-  /** Lines that are not about a call. */
-  readonly log: Log = {
-    debug: (message, fields) => this.#write('debug', message, fields),
-    info: (message, fields) => this.#write('info', message, fields),
-    warn: (message, fields) => this.#write('warn', message, fields),
-    error: (message, fields) => this.#write('error', message, fields),
-    bug: (message, cause, fields) => this.#write('error', message, { ...fields, ...describeError(cause) }),
-  };
-  readonly #parts: LoggerParts;
-  #settings: LogSettings;
+export function createLogger(started: LogSettings, { clock, random, destination, listeners }: LoggerParts) {
+  let settings = started;
   /** Monotonic milliseconds. */
-  #minuteBegan = Number.NEGATIVE_INFINITY;
-  #linesOfStrangers = 0;
+  let minuteBegan = Number.NEGATIVE_INFINITY;
+  let linesOfStrangers = 0;
 
-  constructor(settings: LogSettings, parts: LoggerParts) {
-    this.#settings = settings;
-    this.#parts = parts;
-  }
+  const timeNow = (): string => new Date(clock.now()).toISOString();
 
-  /**
-   * Writes the line of a call that ended so; a field that is `undefined` is left out. False: the line is, because the caller is a stranger
-   * and many such calls have ended.
-   */
-  callEnded(outcome: CallOutcome, isStranger: boolean, fieldsOf: () => object): boolean {
-    const { listeners, destination } = this.#parts;
-    const isWritten = this.#wants(outcome);
-    if (isStranger && isWritten && !this.#hasRoomForStranger()) return false;
-    const isHeard = listeners?.isAny() === true && (isWritten || !isStranger);
-    if (!isWritten && !isHeard) return true;
-    const level = levelOf[outcome];
-    const line = { level, time: this.#time(), ...fieldsOf(), message: 'call ended' };
-    if (isHeard) listeners?.callEnded(line);
-    if (isWritten) destination.write(`${JSON.stringify(line)}\n`);
-    return true;
-  }
+  const isEnabled = (level: Level): boolean => levels.indexOf(level) >= levels.indexOf(settings.level);
 
-  /** Takes over level and sampling at once, for lines of calls that run already too. */
-  reload(settings: LogSettings): void {
-    this.#settings = settings;
-  }
-
-  #write(level: Level, message: string, fields: LogFields = {}): void {
-    if (!this.#isEnabled(level)) return;
-    const line = { level, time: this.#time(), ...fields, message };
+  function write(level: Level, message: string, fields: LogFields = {}): void {
+    if (!isEnabled(level)) return;
+    const line = { level, time: timeNow(), ...fields, message };
     const redacted = (name: string, value: unknown) => (secretFields.has(name) ? '[redacted]' : value);
-    this.#parts.destination.write(`${JSON.stringify(line, redacted)}\n`);
+    destination.write(`${JSON.stringify(line, redacted)}\n`);
   }
 
-  #time(): string {
-    return new Date(this.#parts.clock.now()).toISOString();
+  function wants(outcome: CallOutcome): boolean {
+    const { sampleSuccesses: share } = settings;
+    if (!isEnabled(levelOf[outcome])) return false;
+    return outcome !== 'ok' || share >= 1 || (share > 0 && random.next() < share);
   }
 
-  #isEnabled(level: Level): boolean {
-    return levels.indexOf(level) >= levels.indexOf(this.#settings.level);
-  }
-
-  #wants(outcome: CallOutcome): boolean {
-    const { sampleSuccesses: share } = this.#settings;
-    if (!this.#isEnabled(levelOf[outcome])) return false;
-    return outcome !== 'ok' || share >= 1 || (share > 0 && this.#parts.random.next() < share);
-  }
-
-  #hasRoomForStranger(): boolean {
-    const now = this.#parts.clock.monotonic();
-    if (now >= this.#minuteBegan + minuteMs) {
-      this.#minuteBegan = now;
-      this.#linesOfStrangers = 0;
+  function hasRoomForStranger(): boolean {
+    const now = clock.monotonic();
+    if (now >= minuteBegan + minuteMs) {
+      minuteBegan = now;
+      linesOfStrangers = 0;
     }
-    this.#linesOfStrangers += 1;
-    return this.#linesOfStrangers <= maxLinesOfStrangers;
+    linesOfStrangers += 1;
+    return linesOfStrangers <= maxLinesOfStrangers;
   }
+
+  /** Lines that are not about a call. */
+  const log: Log = {
+    debug: (message, fields) => write('debug', message, fields),
+    info: (message, fields) => write('info', message, fields),
+    warn: (message, fields) => write('warn', message, fields),
+    error: (message, fields) => write('error', message, fields),
+    bug: (message, cause, fields) => write('error', message, { ...fields, ...describeError(cause) }),
+  };
+  return {
+    log,
+    /**
+     * Writes the line of a call that ended so; a field that is `undefined` is left out. False: the line is, because the caller is a stranger
+     * and many such calls have ended.
+     */
+    callEnded(outcome: CallOutcome, isStranger: boolean, fieldsOf: () => object): boolean {
+      const isWritten = wants(outcome);
+      if (isStranger && isWritten && !hasRoomForStranger()) return false;
+      const isHeard = listeners?.isAny() === true && (isWritten || !isStranger);
+      if (!isWritten && !isHeard) return true;
+      const line = { level: levelOf[outcome], time: timeNow(), ...fieldsOf(), message: 'call ended' };
+      if (isHeard) listeners?.callEnded(line);
+      if (isWritten) destination.write(`${JSON.stringify(line)}\n`);
+      return true;
+    },
+    /** Takes over level and sampling at once, for lines of calls that run already too. */
+    reload(next: LogSettings): void {
+      settings = next;
+    },
+  };
 }
 
 /** What may be logged about a thrown value: its class, its code if that looks like one, and where it was thrown. */

@@ -152,11 +152,7 @@ const gauges: Readonly<Record<string, Row<Reading>>> = {
   sluice_head_bytes: ['', 'Bytes of heads of requests.', ofProcess((now) => now.headBytes)],
   sluice_connections: ['', 'Client connections.', ofProcess((now) => now.connections)],
   sluice_open_calls: ['', 'Calls held and in flight.', ofProcess((now) => now.openCalls)],
-  sluice_event_loop_delay_seconds: [
-    '',
-    'Event loop’s delay.',
-    ofProcess((now) => now.eventLoopDelayMs / 1e3),
-  ],
+  sluice_event_loop_delay_seconds: ['', 'Event loop’s delay.', ofProcess((p) => p.eventLoopDelayMs / 1e3)],
   sluice_memory_used_ratio: ['', 'Used share of heap or container.', ofProcess((now) => now.memoryRatio)],
   sluice_shedding_ratio: ['', 'Share of new calls refused for load.', ofProcess((now) => now.sheddingShare)],
   sluice_limiter_mode: ['mode', '1 for the mode the limiter is in, 0 for the others.', modes],

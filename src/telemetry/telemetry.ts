@@ -15,12 +15,11 @@ import {
   type LimiterMode,
   type LiveLane,
   type LivePressure,
-  type Log,
   type RedisCommand,
   type RefusedRequest,
 } from './events.ts';
-import { createLabels, type Labels } from './labels.ts';
-import { CallLogger, type LoggerParts } from './logger.ts';
+import { createLabels } from './labels.ts';
+import { createLogger, type LoggerParts } from './logger.ts';
 import { Metrics, type CounterName, type MetricsFormat } from './metrics.ts';
 import type { Tracing } from './tracing.ts';
 
@@ -46,113 +45,58 @@ const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
   generic: ['requests', 'requests_day'],
 };
 
-export class RunningTelemetry {
-  /** Log lines that are not about a call. */
-  readonly log: Log;
-  /** Labels of workspaces, and which of them are shown under a label of their own. */
-  readonly labels: Labels;
-  readonly #live = new ShortLived<string, RunningCallRecord>();
-  readonly #metrics: Metrics;
-  readonly #logger: CallLogger;
-  readonly #reporters: CallReporters;
+export type RunningTelemetry = ReturnType<typeof createTelemetry>;
+
+export function createTelemetry(started: TelemetrySettings, parts: TelemetryParts) {
+  const { clock, tracing = null, activity = null } = parts;
+  const metrics = new Metrics(parts.metrics);
+  const logger = createLogger(started.log, parts);
+  const { log } = logger;
+  const labels = createLabels(started.privacy.labelKey, clock, {
+    onRelease: (label) => metrics.release(label),
+  });
+  const records = new ShortLived<string, RunningCallRecord>();
   /** Upstreams whose pressure is shown; calls on others go on. */
-  #shown: readonly UpstreamSettings[] = [];
+  let upstreams: readonly UpstreamSettings[] = [...started.upstreams.values()];
   /** What only the gateway knows; given once it exists. */
-  #source = nothingKnown;
-  #health: LimiterHealth = { mode: null, modeSince: 0, redisMs: null };
-  #configuration: ConfigurationState = { inForceSince: 0, refused: null };
-  #isFailureReported = false;
+  let source = nothingKnown;
+  let health: LimiterHealth = { mode: null, modeSince: 0, redisMs: null };
+  let configuration: ConfigurationState = { inForceSince: clock.now(), refused: null };
+  let isFailureReported = false;
 
-  constructor(settings: TelemetrySettings, parts: TelemetryParts) {
-    const { clock, tracing = null, activity = null } = parts;
-    const metrics = new Metrics(parts.metrics);
-    const logger = new CallLogger(settings.log, parts);
-    const onRelease = (label: string) => metrics.release(label);
-    this.labels = createLabels(settings.privacy.labelKey, clock, { onRelease });
-    this.#metrics = metrics;
-    this.#logger = logger;
-    this.log = logger.log;
-    const failed = (cause: unknown): void => this.#failed(cause);
-    const common = { labels: this.labels, live: this.#live, failed };
-    this.#reporters = { clock, metrics, logger, tracing, activity, ...common };
-    this.reload(settings);
-    this.configurationRead('in use');
+  function failed(cause: unknown): void {
+    // A bug here would repeat for every call: one line is enough to find it.
+    if (!isFailureReported) log.bug('telemetry failed; reported once', cause);
+    isFailureReported = true;
   }
-
-  /** A configuration was read now and is in use, or was refused for problems in these lines. */
-  configurationRead(result: 'in use' | 'refused', lines: readonly number[] = []): void {
-    const at = this.#reporters.clock.now();
-    this.#configuration =
-      result === 'in use'
-        ? { inForceSince: at, refused: null }
-        : { ...this.#configuration, refused: { at, lines } };
+  /** Nothing that goes wrong here may touch a call. */
+  function guard(run: () => void): void {
+    try {
+      run();
+    } catch (cause) {
+      failed(cause);
+    }
   }
-
-  /** Since when the settings in use hold, and what was refused since then. */
-  configuration(): ConfigurationState {
-    return this.#configuration;
-  }
-
-  begin(call: Call): CallRecord {
-    return new RunningCallRecord(call, this.#reporters);
-  }
-
-  /** It is known what limits would have done with a call that was only observed. */
-  reckoned(workspaceId: string, upstream: string, reckoned: Reckoned): void {
-    this.#guard(() => {
-      const by = { workspace: this.labels.of(workspaceId), upstream };
-      const refusedFor = reckoned.kind === 'refuse' ? reckoned.code : null;
-      // All begin with the first call, so that the first increase of each is seen.
-      for (const reason of limitRefusals)
-        this.#metrics.count('sluice_would_refuse_total', { ...by, reason }, reason === refusedFor ? 1 : 0);
-      if (refusedFor === null)
-        this.#metrics.observe('sluice_would_wait_seconds', { upstream }, reckoned.waitMs);
-    });
-  }
-
-  /** Its response names a request id, so it has a log line like a call of a stranger. */
-  requestRefused({ requestId, method, status, code }: RefusedRequest): void {
-    const receivedAt = this.#reporters.clock.monotonic();
-    const call = { id: requestId, method, receivedAt, form: 'proxy', rawFields: [] } as const;
-    const { signal: clientGone } = new AbortController();
-    new RunningCallRecord({ ...call, clientGone }, { ...this.#reporters, tracing: null }).ended({
-      outcome: refusals[code].family,
-      status,
-      code,
-    });
-  }
-
-  limiterMode(mode: LimiterMode): void {
-    if (mode !== this.#health.mode)
-      this.#health = { ...this.#health, mode, modeSince: this.#reporters.clock.now() };
-  }
-
-  redisCommand(command: RedisCommand, durationMs: number): void {
-    const { redisMs } = this.#health;
-    const smoothed = redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05;
-    this.#health = { ...this.#health, redisMs: smoothed };
-    this.#guard(() => this.#metrics.observe('sluice_redis_command_seconds', { command }, durationMs));
-  }
-
-  /** What has no other name than its counter. */
-  count(name: CounterName, labels: Readonly<Record<string, string>> = {}): void {
-    this.#guard(() => this.#metrics.count(name, labels));
-  }
-
-  /** Where gauges read from; the last one given counts. */
-  observe(source: typeof nothingKnown): void {
-    this.#source = source;
-  }
+  const reporters: CallReporters = {
+    clock,
+    metrics,
+    logger,
+    labels,
+    live: records,
+    tracing,
+    activity,
+    failed,
+  };
 
   /** Pressure per configured upstream, this replica. */
-  live(): readonly LivePressure[] {
-    const now = this.#reporters.clock.monotonic();
-    const shown = this.#shown.map(({ name, kind, mode }) => {
+  function live(): readonly LivePressure[] {
+    const now = clock.monotonic();
+    const shown = upstreams.map(({ name, kind, mode }) => {
       const none = { waiting: 0, oldestMs: 0, inFlight: 0 };
       return { upstream: name, mode, dimensions: dimensionsOfKind[kind], ...none };
     });
     const byName = new Map(shown.map((pressure) => [pressure.upstream, pressure]));
-    for (const { upstream, call, isWaiting } of this.#live.values()) {
+    for (const { upstream, call, isWaiting } of records.values()) {
       const pressure = byName.get(upstream);
       if (pressure === undefined) continue;
       pressure[isWaiting ? 'waiting' : 'inFlight'] += 1;
@@ -161,58 +105,100 @@ export class RunningTelemetry {
     return shown;
   }
 
-  limiterHealth(): LimiterHealth {
-    return this.#health;
-  }
+  return {
+    /** Log lines that are not about a call. */
+    log,
+    /** Labels of workspaces, and which of them are shown under a label of their own. */
+    labels,
+    live,
 
-  /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
-  lanes(): Iterable<LiveLane> {
-    const lanes = new Map<string, { -readonly [Key in keyof LiveLane]: LiveLane[Key] }>();
-    for (const { workspaceId, upstream, isWaiting } of this.#live.values()) {
-      if (workspaceId === null) continue;
-      const name = `${upstream} ${workspaceId}`;
-      const lane = lanes.get(name) ?? { workspaceId, upstream, waiting: 0, inFlight: 0 };
-      lane[isWaiting ? 'waiting' : 'inFlight'] += 1;
-      lanes.set(name, lane);
-    }
-    return lanes.values();
-  }
+    /** A configuration was read now and is in use, or was refused for problems in these lines. */
+    configurationRead(result: 'in use' | 'refused', lines: readonly number[] = []): void {
+      const at = clock.now();
+      configuration =
+        result === 'in use'
+          ? { inForceSince: at, refused: null }
+          : { ...configuration, refused: { at, lines } };
+    },
 
-  /** A scrape, in the plain form by default. */
-  async metrics(format: MetricsFormat = 'prometheus') {
-    const source = this.#source;
-    const [health, configuration] = [this.#health, this.#configuration];
-    const headrooms = await source.headrooms();
-    return this.#metrics.page(format, { source, live: this.live(), health, configuration, headrooms });
-  }
+    /** Since when the settings in use hold, and what was refused since then. */
+    configuration: (): ConfigurationState => configuration,
 
-  /** Takes over new settings: how much is logged, and the upstreams that have gauges. */
-  reload({ log, upstreams }: Pick<TelemetrySettings, 'log' | 'upstreams'>): void {
-    this.#logger.reload(log);
-    this.#shown = [...upstreams.values()];
-  }
+    begin: (call: Call): CallRecord => new RunningCallRecord(call, reporters),
 
-  /** Exports buffered spans. Called once, last. */
-  async close(): Promise<void> {
-    try {
-      await this.#reporters.tracing?.close();
-    } catch (cause) {
-      this.log.bug('the last traces could not be exported', cause);
-    }
-  }
+    /** It is known what limits would have done with a call that was only observed. */
+    reckoned: (workspaceId: string, upstream: string, reckoned: Reckoned): void =>
+      guard(() => {
+        const by = { workspace: labels.of(workspaceId), upstream };
+        const refusedFor = reckoned.kind === 'refuse' ? reckoned.code : null;
+        // All begin with the first call, so that the first increase of each is seen.
+        for (const reason of limitRefusals)
+          metrics.count('sluice_would_refuse_total', { ...by, reason }, reason === refusedFor ? 1 : 0);
+        if (refusedFor === null) metrics.observe('sluice_would_wait_seconds', { upstream }, reckoned.waitMs);
+      }),
 
-  /** Nothing that goes wrong here may touch a call. */
-  #guard(run: () => void): void {
-    try {
-      run();
-    } catch (cause) {
-      this.#failed(cause);
-    }
-  }
+    /** Its response names a request id, so it has a log line like a call of a stranger. */
+    requestRefused({ requestId, method, status, code }: RefusedRequest): void {
+      const call = {
+        id: requestId,
+        method,
+        receivedAt: clock.monotonic(),
+        form: 'proxy',
+        rawFields: [],
+      } as const;
+      const { signal: clientGone } = new AbortController();
+      const record = new RunningCallRecord({ ...call, clientGone }, { ...reporters, tracing: null });
+      record.ended({ outcome: refusals[code].family, status, code });
+    },
 
-  #failed(cause: unknown): void {
-    // A bug here would repeat for every call: one line is enough to find it.
-    if (!this.#isFailureReported) this.log.bug('telemetry failed; reported once', cause);
-    this.#isFailureReported = true;
-  }
+    limiterMode(mode: LimiterMode): void {
+      if (mode !== health.mode) health = { ...health, mode, modeSince: clock.now() };
+    },
+
+    redisCommand(command: RedisCommand, durationMs: number): void {
+      const { redisMs } = health;
+      health = { ...health, redisMs: redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05 };
+      guard(() => metrics.observe('sluice_redis_command_seconds', { command }, durationMs));
+    },
+
+    /** What has no other name than its counter. */
+    count: (name: CounterName, by: Readonly<Record<string, string>> = {}): void =>
+      guard(() => metrics.count(name, by)),
+
+    /** Where gauges read from; the last one given counts. */
+    observe(from: typeof nothingKnown): void {
+      source = from;
+    },
+
+    limiterHealth: (): LimiterHealth => health,
+
+    /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
+    lanes(): Iterable<LiveLane> {
+      const lanes = new Map<string, { -readonly [Key in keyof LiveLane]: LiveLane[Key] }>();
+      for (const { workspaceId, upstream, isWaiting } of records.values()) {
+        if (workspaceId === null) continue;
+        const name = `${upstream} ${workspaceId}`;
+        const lane = lanes.get(name) ?? { workspaceId, upstream, waiting: 0, inFlight: 0 };
+        lane[isWaiting ? 'waiting' : 'inFlight'] += 1;
+        lanes.set(name, lane);
+      }
+      return lanes.values();
+    },
+
+    /** A scrape, in the plain form by default. */
+    async metrics(format: MetricsFormat = 'prometheus') {
+      const headrooms = await source.headrooms();
+      return metrics.page(format, { source, live: live(), health, configuration, headrooms });
+    },
+
+    /** Takes over new settings: how much is logged, and the upstreams that have gauges. */
+    reload(next: Pick<TelemetrySettings, 'log' | 'upstreams'>): void {
+      logger.reload(next.log);
+      upstreams = [...next.upstreams.values()];
+    },
+
+    /** Exports buffered spans. Called once, last. */
+    close: async (): Promise<void> =>
+      tracing?.close().catch((cause: unknown) => log.bug('the last traces could not be exported', cause)),
+  };
 }

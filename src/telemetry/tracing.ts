@@ -43,8 +43,6 @@ export class CallSpans {
   /** 32 hex digits when the call is sampled, else `null`: a log line must lead to a trace that exists. */
   readonly traceId: string | null;
   readonly #tracer: Tracer;
-  /** The client's span; `null` = this call begins its trace. */
-  readonly #parent: SpanContext | null;
   readonly #server: Span;
   readonly #method: string;
   readonly #upstream: UpstreamSettings | null;
@@ -66,10 +64,10 @@ export class CallSpans {
   ) {
     const { startTime, workspace, upstream } = of;
     this.#tracer = tracer;
-    this.#parent = workspace === null ? null : parentOf(rawFields);
+    const parent = workspace === null ? null : parentOf(rawFields);
     this.#upstream = upstream;
     this.#method = knownMethods.has(method) ? method : 'HTTP';
-    const within = this.#parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, this.#parent);
+    const within = parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent);
     const kind = { kind: SpanKind.SERVER, startTime };
     this.#server = tracer.startSpan(`${this.#method} ${routes[form]}`, kind, within);
     this.traceId = this.#server.isRecording() ? this.#server.spanContext().traceId : null;
@@ -107,22 +105,16 @@ export class CallSpans {
     this.#attempt = this.#begin(this.#method, SpanKind.CLIENT, attributes);
   }
 
-  /**
-   * `traceparent` of the attempt in flight. A call that is not sampled passes its client's context on, as not sampled; where its
-   * client gave none, `null`.
-   */
+  /** `traceparent` of the attempt in flight; `null` where the call is not sampled. */
   traceparent(): string | null {
-    if (this.traceId !== null) return traceparentOf((this.#attempt ?? this.#server).spanContext());
-    return this.#parent === null ? null : traceparentOf({ ...this.#parent, traceFlags: TraceFlags.NONE });
+    return this.traceId === null ? null : traceparentOf((this.#attempt ?? this.#server).spanContext());
   }
 
-  /** `upstreamId`: of a throttled attempt, as the upstream names it. */
-  answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {
+  answered(status: number, throttle: Throttle['kind'] | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
     attempt.setAttribute('http.response.status_code', status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
-    if (upstreamId !== null) attempt.setAttribute('sluice.upstream_request_id', upstreamId);
     if (status >= 400 || throttle !== null) fail(attempt, status >= 400 ? String(status) : 'throttled');
   }
 

@@ -1,10 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import {
-  returningFields,
-  upstreamIdOf,
-  type ReturningInput,
-  type ViaRewrite,
-} from '../../src/dispatch/fields.policy.ts';
+import { returningFields, type ReturningInput, type ViaRewrite } from '../../src/dispatch/fields.policy.ts';
 
 const keyFields = ['authorization', 'sluice-key'];
 const everything = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>
@@ -191,18 +186,4 @@ test.each([
   ['https://[broken/', 'https://[broken/'],
 ])('a Location %j in the response to a /proxy call leads the client to %j', (text, expected) => {
   expect(returning(['Location', text])).toEqual(['Location', expected]);
-});
-
-test.each([
-  [['X-Request-Id', 'req_0123abcd'], 'req_0123abcd'],
-  [['request-id', 'req_011CSHoEeqs5C35K2UUqR7Fy'], 'req_011CSHoEeqs5C35K2UUqR7Fy'],
-  [['apim-request-id', '6b0e-42'], '6b0e-42'],
-  [['Request-Id', 'b', 'X-Request-Id', 'a'], 'a'],
-  [['x-request-id', 'a b', 'request-id', 'c'], 'c'],
-  [['x-request-id', 'x'.repeat(129)], null],
-  [['x-request-id', ''], null],
-  [['content-type', 'text/plain'], null],
-  [['x-request-id'], null],
-])('the request id of an upstream is read from the fields %j as %p', (rawFields, id) => {
-  expect(upstreamIdOf(rawFields)).toBe(id);
 });

@@ -7,7 +7,7 @@ import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import type { MetricsFormat } from '../../src/telemetry/metrics.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
-import { RunningTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
+import { createTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import { fixedCredential, unstatedLimits, upstreamSettings } from '../support/upstream-settings.ts';
 
 export interface SettableClock extends Clock {
@@ -113,7 +113,7 @@ export function entered(
 export function driven(given: Partial<TelemetryParts> & { readonly sampleSuccesses?: number } = {}) {
   const clock = settableClock();
   const destination = memoryLines();
-  const telemetry = new RunningTelemetry(
+  const telemetry = createTelemetry(
     {
       privacy: { labelKey: 'a label key of a test' },
       log: { level: 'info', sampleSuccesses: given.sampleSuccesses ?? 1 },

@@ -22,24 +22,6 @@ function throttledOnce(given: ReturnType<typeof driven>): CallRecord {
   return call;
 }
 
-test('the log line of a call names its absorbed attempts by the ids of the upstream', () => {
-  const given = driven();
-  const call = enter(given);
-  const throttle = { kind: 'rate', waitMs: 1, meter: null } as const;
-  for (const id of ['req_1', null, 'req_3']) {
-    call.sent();
-    call.answered(429, throttle, id);
-    call.absorbed();
-  }
-  call.sent();
-  call.answered(429, throttle, 'req_passed');
-  call.ended({ outcome: 'throttled', status: 429, code: null });
-  expect(given.lines()[0]?.['absorbedIds']).toEqual(['req_1', 'req_3']);
-
-  enter(given).ended({ outcome: 'ok', status: 200, code: null });
-  expect(given.lines()[1]).not.toHaveProperty('absorbedIds');
-});
-
 describe('the metrics of a call', () => {
   const by = { workspace: label, upstream: 'lm' };
   const ofLm = { upstream: 'lm' };

@@ -184,7 +184,7 @@ describe('the sampler that the standard variables name', () => {
     const given = await sampled(name, argument);
     const withoutParent = entered(given);
     const rawFields = ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'];
-    const withParent = entered(given, { rawFields });
+    const withParent = entered(given, { upstream: { ...lm, propagateTrace: true }, rawFields });
     for (const call of [withoutParent, withParent]) call.queued();
     expect([withoutParent.sent(), withoutParent.traceId]).toEqual([null, null]);
     expect([withParent.sent(), withParent.traceId]).toEqual([`${caller.slice(0, -2)}00`, null]);
