@@ -91,18 +91,16 @@ export async function startService(parts: ServiceParts) {
     onBug,
   });
   observation.observe({
+    ...pressure,
+    pauseOf: controls.pauseOf,
     process() {
       const { keptBytes, underWayBytes } = repeats.memory();
       const stats = data.stats();
       return { ...stats, heldBytes: stats.heldBytes + underWayBytes, keptBytes };
     },
-    buckets: () => pressure.buckets(),
-    ceilingsUsed: () => pressure.ceilingsUsed(),
     breakers: (upstream) => breakers.observed(upstream),
-    pauseOf: (upstream) => controls.pauseOf(upstream),
     credentials: () => credentials.observed(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
-    inForce: (upstream) => pressure.inForce(upstream),
   });
   const endBehindDataPort = async (): Promise<void> => {
     await admin.close();

@@ -8,8 +8,8 @@ import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import type { WhenDown } from '../limiter/limiter.ts';
-import type { ConfigurationState, LimiterHealth, LivePressure } from '../telemetry/events.ts';
-import type { Labels } from '../telemetry/labels.ts';
+import type { LivePressure } from '../telemetry/events.ts';
+import type { RunningTelemetry } from '../telemetry/telemetry.ts';
 import {
   answerOf,
   fullest,
@@ -20,26 +20,10 @@ import {
   type UpstreamState,
 } from './answer.policy.ts';
 import { hourOf, lastMinuteOf, without, type Cell } from './cell.policy.ts';
-import { Headrooms, type LimitsSource } from './headrooms.ts';
+import { createHeadrooms, type LimitsSource } from './headrooms.ts';
 import { keptMinutes, type CellName, type Hour, type Recorder } from './recorder.ts';
 import type { CeilingState, GatewayState, InForce } from './shape.ts';
 import { dayMs, minuteMs } from '../time-units.ts';
-
-export interface ActivityParts {
-  readonly clock: Clock;
-  readonly recorder: Recorder;
-  readonly settings: () => Pick<Settings, 'workspaces' | 'upstreams'>;
-  readonly gateway: () => GatewayState;
-  readonly limits: LimitsSource;
-  readonly telemetry: {
-    readonly labels: Pick<Labels, 'peek' | 'prefer' | 'holds'>;
-    live(): readonly LivePressure[];
-    limiterHealth(): LimiterHealth;
-    configuration(): ConfigurationState;
-  };
-  /** The setting that this process has started with; `null` = no Redis is configured. */
-  readonly whenDown: WhenDown | null;
-}
 
 /** Calls of one workspace to an upstream in the window. `workspaceId`: `null` = only other replicas have seen it. */
 interface Lane {
@@ -50,6 +34,7 @@ interface Lane {
   readonly cell: Cell;
 }
 
+export type Activity = ReturnType<typeof createActivity>;
 export type WorkspaceActivity = Awaited<ReturnType<Activity['ofWorkspace']>>;
 /** A workspace on an upstream: `waiting` and `inFlight` are its calls there, on all replicas. */
 export type LaneActivity = WorkspaceActivity['upstreams'][number];
@@ -59,7 +44,6 @@ export type LaneActivity = WorkspaceActivity['upstreams'][number];
  * together are all calls to it.
  */
 export type AllActivity = Awaited<ReturnType<Activity['ofAll']>>;
-type Recent = Pick<LaneActivity, 'upstream' | 'recent'>;
 
 /** Labels that are shown at a time. */
 const maxLabels = 100;
@@ -67,70 +51,27 @@ const shownMinutes = 15;
 /** Ceilings shown of an upstream: the fullest. */
 const shownCeilings = 3;
 
-export class Activity {
-  readonly headrooms: Headrooms;
-  readonly #parts: ActivityParts;
-
-  constructor(parts: ActivityParts) {
-    this.#parts = parts;
-    this.headrooms = new Headrooms(parts.recorder, parts.limits, parts.clock);
-  }
-
-  /** One workspace's own view. `windowMs` is rounded up to minutes, an hour at most. */
-  async ofWorkspace(workspaceId: string, windowMs: number) {
-    const { recorder, settings, telemetry } = this.#parts;
-    const hour = await recorder.hour();
-    const all = await this.#all(hour);
-    const label = telemetry.labels.peek(workspaceId);
-    const upstreams = [];
-    for (const upstream of settings().workspaces.get(workspaceId)?.upstreams ?? []) {
-      const name = recorder.nameOf(workspaceId, upstream);
-      const cell = hour.sum(name, minutesOf(windowMs));
-      upstreams.push(await this.#lane(workspaceId, { name, upstream, cell }, all.upstreams, hour));
-    }
-    return { workspace: label, ...frameOf(hour, windowMs), upstreams };
-  }
-
-  async ofAll(windowMs: number) {
-    this.preferBusiest();
-    const hour = await this.#parts.recorder.hour();
-    const all = await this.#all(hour);
-    const lanes = this.#shown(hour, minutesOf(windowMs));
-    const rows: { readonly label: string; readonly row: LaneActivity | Recent }[] = [];
-    for (const lane of lanes) {
-      const { label, upstream, cell, workspaceId } = lane;
-      const own = workspaceId === null ? null : await this.#lane(workspaceId, lane, all.upstreams, hour);
-      rows.push({ label, row: own ?? { upstream, recent: cell.recent } });
-    }
-    for (const upstream of hour.names().keys()) {
-      const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
-      const cell = upstream.includes(' ') ? null : without(hour.sum(upstream, minutesOf(windowMs)), own);
-      if (cell !== null) rows.push({ label: 'other', row: { upstream, recent: cell.recent } });
-    }
-    const workspaces = Array.from(
-      Map.groupBy(rows, ({ label }) => label),
-      ([workspace, own]) => ({ workspace, upstreams: own.map(({ row }) => row) }),
-    );
-    return { ...all, ...frameOf(hour, windowMs), workspaces };
-  }
-
-  /** The state of each upstream, the answer for all, and how many replicas there are. */
-  async upstreams() {
-    const hour = await this.#parts.recorder.hour();
-    return { ...(await this.#all(hour)), replicas: hour.replicas };
-  }
+/** `whenDown`: the setting that this process has started with; `null` = no Redis is configured. */
+export function createActivity(parts: {
+  readonly clock: Clock;
+  readonly recorder: Recorder;
+  readonly settings: () => Pick<Settings, 'workspaces' | 'upstreams'>;
+  readonly gateway: () => GatewayState;
+  readonly limits: LimitsSource;
+  readonly telemetry: Pick<RunningTelemetry, 'labels' | 'live' | 'limiterHealth' | 'configuration'>;
+  readonly whenDown: WhenDown | null;
+}) {
+  const { recorder, settings, gateway, limits, telemetry, whenDown } = parts;
+  const headrooms = createHeadrooms(recorder, limits, parts.clock);
 
   /** Lets the busiest workspaces of this replica have the labels; called before they are shown, and every few seconds. */
-  preferBusiest(): void {
-    this.#parts.telemetry.labels.prefer(this.#parts.recorder.busiest());
-  }
+  const preferBusiest = (): void => telemetry.labels.prefer(recorder.busiest());
 
   /**
    * The lanes of the workspaces with most calls in the hour, those with most in the last `minutes` first. Of equals the ones that
    * hold a label here: they are in the metrics as well.
    */
-  #shown(hour: Hour, minutes: number): readonly Lane[] {
-    const { settings, telemetry } = this.#parts;
+  function shown(hour: Hour, minutes: number): readonly Lane[] {
     const named = Array.from(hour.names(), ([name, counted]) => {
       const [upstream = '', label = null] = name.split(' ');
       return { name, upstream, label, ...counted };
@@ -152,22 +93,19 @@ export class Activity {
   }
 
   /** The lane with its state now and its headroom. */
-  async #lane(
+  async function laneNow(
     workspaceId: string,
     { upstream, name, cell }: Pick<Lane, 'upstream' | 'name' | 'cell'>,
     upstreams: readonly UpstreamState[],
     hour: Hour,
   ) {
-    const gateway = this.#parts.gateway();
-    const headroom = await this.headrooms.ofLane(workspaceId, upstream);
-    const state = upstreams.find((each) => each.upstream === upstream) ?? null;
-    const own = await gateway.ceilings(workspaceId, upstream);
+    const headroom = await headrooms.ofLane(workspaceId, upstream);
     const calls = hour.calls(name);
     const byMinute = hour.byMinute(name);
     /** What the words are made of, of this workspace's calls alone. */
     const ownState: UpstreamState = {
       upstream,
-      condition: state?.condition ?? { kind: 'taking' },
+      condition: upstreams.find((each) => each.upstream === upstream)?.condition ?? { kind: 'taking' },
       growth: headroom?.growth ?? null,
       limits: [],
       waiting: calls.waiting,
@@ -176,8 +114,9 @@ export class Activity {
       recent: lastMinuteOf(byMinute, hour.now),
       lastHour: hourOf(byMinute),
     };
+    const own = await gateway().ceilings(workspaceId, upstream);
     const { perMinute, perDay, nextSlotMs, refusing, ...others } = own;
-    const pause = gateway.pauseOf(upstream);
+    const pause = gateway().pauseOf(upstream);
     const next = nextSlotMs === null && pause === null ? null : Math.max(nextSlotMs ?? 0, pause?.ms ?? 0);
     return {
       upstream,
@@ -194,10 +133,9 @@ export class Activity {
   }
 
   /** Whether traffic can be raised, in words, and each upstream. */
-  async #all(hour: Hour) {
-    const { telemetry, gateway, whenDown } = this.#parts;
+  async function allUpstreams(hour: Hour) {
     const upstreams = [];
-    for (const live of telemetry.live()) upstreams.push(await this.#upstream(live, hour));
+    for (const live of telemetry.live()) upstreams.push(await upstreamNow(live, hour));
     const answer = answerOf(upstreams, {
       now: hour.now,
       limiter: telemetry.limiterHealth(),
@@ -209,17 +147,17 @@ export class Activity {
     return { answer, upstreams };
   }
 
-  async #upstream({ upstream, mode, oldestMs }: LivePressure, hour: Hour) {
-    const inForce = this.#parts.limits(upstream);
+  async function upstreamNow({ upstream, mode, oldestMs }: LivePressure, hour: Hour) {
+    const inForce = limits(upstream);
     const byMinute = hour.byMinute(upstream);
-    const headroom = await this.headrooms.ofUpstream(upstream);
+    const headroom = await headrooms.ofUpstream(upstream);
     const { waiting, inFlight } = hour.calls(upstream);
     const recent = lastMinuteOf(byMinute, hour.now);
     const state: UpstreamState = {
       upstream,
-      condition: this.#conditionOf(upstream, mode, inForce),
+      condition: conditionOf(upstream, mode, inForce),
       growth: headroom?.growth ?? null,
-      limits: inForce === null ? [] : this.#limitsOf(inForce, recent.calls === 0),
+      limits: inForce === null ? [] : limitsOf(inForce, recent.calls === 0),
       waiting,
       oldestMs: Math.round(oldestMs),
       maxWaitMs: inForce?.maxWaitMs ?? 0,
@@ -234,7 +172,7 @@ export class Activity {
       reserved: inForce?.buckets.reduce((sum, bucket) => sum + bucket.reserved, 0) ?? 0,
       headroom,
       /** What multiples of the last hour's traffic and of the limits would meet; empty where nothing limits it. */
-      rehearsed: await this.headrooms.rehearsed(upstream),
+      rehearsed: await headrooms.rehearsed(upstream),
       /** The last quarter of an hour, the running minute last. `held`: calls that ended in it and had waited. */
       minutes: byMinute.slice(-shownMinutes).map((cell) => ({
         calls: cell.arrivals,
@@ -244,24 +182,28 @@ export class Activity {
     };
   }
 
-  #conditionOf(upstream: string, mode: LivePressure['mode'], inForce: InForce | null): Condition {
-    const gateway = this.#parts.gateway();
-    const [breaker] = gateway.breakers(upstream);
+  function conditionOf(upstream: string, mode: LivePressure['mode'], inForce: InForce | null): Condition {
+    const [breaker] = gateway().breakers(upstream);
     if (breaker !== undefined) return { kind: 'refusing', ...breaker };
-    const ends = gateway.credentials().filter((each) => each.upstream === upstream);
+    const ends = gateway()
+      .credentials()
+      .filter((each) => each.upstream === upstream);
     const endsInMs = Math.min(Infinity, ...ends.map(({ expiresInMs }) => expiresInMs));
     if (endsInMs <= 0) return { kind: 'credential_ended', sinceMs: -endsInMs };
-    const pause = gateway.pauseOf(upstream);
+    const pause = gateway().pauseOf(upstream);
     if (pause !== null) return { kind: 'paused', ...pause };
     if (mode === 'observe') return { kind: 'observing' };
-    return inForce === null ? { kind: 'taking' } : closing(inForce);
+    // An upstream is closed when all of its buckets are: one shop of many that is closed closes no other.
+    const { buckets = [] } = inForce ?? {};
+    const ms = buckets.length === 0 ? 0 : Math.min(...buckets.map(({ closedMs }) => closedMs));
+    return ms > 0 ? { kind: 'closed', ms } : { kind: 'taking' };
   }
 
   /**
    * Of each kind of limit the fullest, and the fullest ceilings. `isIdle`: nobody has called for a minute, so that what the configuration
    * states for a minute or less is unused, also where no bucket is known here.
    */
-  #limitsOf({ buckets, lanes, stated }: InForce, isIdle: boolean): readonly LimitState[] {
+  function limitsOf({ buckets, lanes, stated }: InForce, isIdle: boolean): readonly LimitState[] {
     const unused = stated.filter(({ windowMs }) => isIdle && windowMs <= minuteMs);
     const meters: readonly MeterSnapshot[] =
       buckets.length === 0
@@ -272,20 +214,71 @@ export class Activity {
       return { owner, workspace: null, unit, windowMs, limit, used: hundredths(level) };
     });
     const ceilings = lanes.flatMap(({ workspaceId, perMinute, perDay, used: { minute, day } }) => {
-      const workspace = this.#parts.telemetry.labels.peek(workspaceId);
-      const of = { owner: 'ceiling', workspace, unit: 'requests' } as const;
+      const of = {
+        owner: 'ceiling',
+        workspace: telemetry.labels.peek(workspaceId),
+        unit: 'requests',
+      } as const;
       return [
         { ...of, windowMs: minuteMs, limit: perMinute ?? 0, used: hundredths(minute * (perMinute ?? 0)) },
         { ...of, windowMs: dayMs, limit: perDay ?? 0, used: hundredths(day * (perDay ?? 0)) },
       ];
     });
-    const fullestOf = (limits: readonly LimitState[]): readonly LimitState[] =>
-      [...Map.groupBy(limits, (each) => `${each.workspace} ${each.unit} ${each.windowMs}`).values()].flatMap(
+    const fullestOf = (some: readonly LimitState[]): readonly LimitState[] =>
+      [...Map.groupBy(some, (each) => `${each.workspace} ${each.unit} ${each.windowMs}`).values()].flatMap(
         (same) => fullest(same) ?? [],
       );
     const met = fullestOf(ceilings.filter((each) => each.used > 0)).toSorted((a, b) => used(b) - used(a));
     return [...fullestOf(own), ...met.slice(0, shownCeilings)];
   }
+
+  return {
+    headrooms,
+    preferBusiest,
+
+    /** One workspace's own view. `windowMs` is rounded up to minutes, an hour at most. */
+    async ofWorkspace(workspaceId: string, windowMs: number) {
+      const hour = await recorder.hour();
+      const all = await allUpstreams(hour);
+      const workspace = telemetry.labels.peek(workspaceId);
+      const upstreams = [];
+      for (const upstream of settings().workspaces.get(workspaceId)?.upstreams ?? []) {
+        const name = recorder.nameOf(workspaceId, upstream);
+        const cell = hour.sum(name, minutesOf(windowMs));
+        upstreams.push(await laneNow(workspaceId, { name, upstream, cell }, all.upstreams, hour));
+      }
+      return { workspace, ...frameOf(hour, windowMs), upstreams };
+    },
+
+    async ofAll(windowMs: number) {
+      preferBusiest();
+      const hour = await recorder.hour();
+      const all = await allUpstreams(hour);
+      const lanes = shown(hour, minutesOf(windowMs));
+      const rows = [];
+      for (const lane of lanes) {
+        const { label, upstream, cell, workspaceId } = lane;
+        const own = workspaceId === null ? null : await laneNow(workspaceId, lane, all.upstreams, hour);
+        rows.push({ label, row: own ?? { upstream, recent: cell.recent } });
+      }
+      for (const upstream of hour.names().keys()) {
+        const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
+        const cell = upstream.includes(' ') ? null : without(hour.sum(upstream, minutesOf(windowMs)), own);
+        if (cell !== null) rows.push({ label: 'other', row: { upstream, recent: cell.recent } });
+      }
+      const workspaces = Array.from(
+        Map.groupBy(rows, ({ label }) => label),
+        ([workspace, own]) => ({ workspace, upstreams: own.map(({ row }) => row) }),
+      );
+      return { ...all, ...frameOf(hour, windowMs), workspaces };
+    },
+
+    /** The state of each upstream, the answer for all, and how many replicas there are. */
+    async upstreams() {
+      const hour = await recorder.hour();
+      return { ...(await allUpstreams(hour)), replicas: hour.replicas };
+    },
+  };
 }
 
 /** One hour: counts are kept no longer. */
@@ -316,9 +309,3 @@ const inWholeMs = (state: CeilingState | null): CeilingState | null =>
 
 /** Levels are sums of fractions of units. */
 const hundredths = (units: number): number => Math.round(units * 100) / 100;
-
-/** An upstream is closed when all of its buckets are: one shop of many that is closed closes no other. */
-function closing({ buckets }: InForce): Condition {
-  const ms = Math.min(...buckets.map(({ closedMs }) => closedMs));
-  return ms > 0 && buckets.length > 0 ? { kind: 'closed', ms } : { kind: 'taking' };
-}

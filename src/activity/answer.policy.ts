@@ -111,9 +111,9 @@ const listed = (names: readonly string[]): string =>
 /** How much more fits, rounded down; `null`: nothing. */
 function roomText(growth: number): string | null {
   const tenths = Math.floor(growth * 10 + 1e-9);
-  if (tenths < 11) return null;
-  if (tenths < 20) return `${(tenths - 10) * 10}${nbsp}% more`;
-  return tenths < 100 ? `${Math.floor(tenths / 10)} times as much` : '10 times or more';
+  if (tenths >= 100) return '10 times or more';
+  if (tenths >= 20) return `${Math.floor(tenths / 10)} times as much`;
+  return tenths < 11 ? null : `${(tenths - 10) * 10}${nbsp}% more`;
 }
 
 const windowNames: Readonly<Record<number, string>> = {
@@ -135,10 +135,10 @@ export const fullest = (limits: readonly LimitState[]): LimitState | null =>
 
 function whose(limit: LimitState | null, upstream: string): string {
   if (limit === null) return `The limits of ${upstream}`;
-  if (limit.owner === 'provider') return `The provider’s limit of ${limitText(limit)}`;
-  if (limit.owner === 'setting') return `Your setting for ${upstream} of ${limitText(limit)}`;
-  const of = limit.workspace === null ? '' : ` for ${limit.workspace}`;
-  return `Your ceiling of ${limitText(limit)} to ${upstream}${of}`;
+  const text = limitText(limit);
+  if (limit.owner === 'provider') return `The provider’s limit of ${text}`;
+  if (limit.owner === 'setting') return `Your setting for ${upstream} of ${text}`;
+  return `Your ceiling of ${text} to ${upstream} for ${limit.workspace}`;
 }
 
 /** What held most of the refused calls; `''` = nothing that is known. */
@@ -165,29 +165,22 @@ function throttleText({ upstream, condition, lastHour: { throttledAt } }: Upstre
   return `${upstream}’s own “too many requests”${at}${left}.`;
 }
 
-/** What refused calls and is no limit that was used up. */
-const besideLimits: Readonly<Record<string, Pick<Finding, 'why' | 'heldBy'>>> = {
-  paused: {
-    why: 'calls were refused while it was paused',
-    heldBy: 'A pause of the last hour, which is over.',
-  },
-  credential: {
-    why: 'calls were refused for want of a credential',
-    heldBy: 'A credential that could not be fetched.',
-  },
-  closed: {
-    why: 'calls were refused while it refused them for good',
-    heldBy: 'A refusal for good of the last hour, which is over.',
-  },
+/** What refused calls and is no limit that was used up: behind "calls were refused ", and what held them. */
+const besideLimits: Readonly<Record<string, readonly [why: string, heldBy: string]>> = {
+  paused: ['while it was paused', 'A pause of the last hour, which is over.'],
+  credential: ['for want of a credential', 'A credential that could not be fetched.'],
+  closed: ['while it refused them for good', 'A refusal for good of the last hour, which is over.'],
 };
 
 /** Why calls were refused where no limit held most of them; `null` = one did, or nobody knows. */
 function causeBesideLimits(api: UpstreamState, cause: string): Pick<Finding, 'why' | 'heldBy'> | null {
-  const beside = besideLimits[cause] ?? null;
   const { throttledAt } = api.lastHour;
-  if (throttledAt === null || (cause !== '' && beside === null)) return beside;
-  const isOlder = throttledAt < api.recent.since && (cause === 'paused' || cause === 'credential');
-  return isOlder ? beside : { why: 'it says “too many requests”', heldBy: throttleText(api) };
+  const [why = null, heldBy = ''] = besideLimits[cause] ?? [];
+  const isThrottle =
+    throttledAt !== null &&
+    (why === null ? cause === '' : cause === 'closed' || throttledAt >= api.recent.since);
+  if (isThrottle) return { why: 'it says “too many requests”', heldBy: throttleText(api) };
+  return why === null ? null : { why: `calls were refused ${why}`, heldBy };
 }
 
 /** What is found of one API, the worst first by `rank`. */
@@ -201,12 +194,12 @@ interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'nex
 const closedRank = 10;
 const calmRank = 16;
 
-/** Why an upstream refuses for good, and in few words. */
-const refusing: Readonly<Record<number, readonly [why: string, short: string]>> = {
-  401: ['it does not accept our credential', 'refuses our credential'],
-  402: ['it is out of credit', 'out of credit'],
-  403: ['it forbids our calls', 'forbids our calls'],
-  423: ['it has locked the shop', 'has locked the shop'],
+/** Why an upstream refuses for good. */
+const refusing: Readonly<Record<number, string>> = {
+  401: 'refuses our credential',
+  402: 'is out of credit',
+  403: 'forbids our calls',
+  423: 'has locked the shop',
 };
 const outOfCredit = /quota|billing|credit|balance|payment|funds|spend/i;
 
@@ -240,14 +233,12 @@ function findingOf(api: UpstreamState, now: number): Finding {
   ): Finding => ({ rank, tone, text, why, heldBy, wrongNow, next });
   if (condition.kind === 'refusing') {
     const { status, said, retryInMs } = condition;
-    const isBroke = status === 402 || outOfCredit.test(said ?? '');
-    const other = [`it refuses calls with ${status}`, `refuses calls with ${status}`] as const;
-    const [why, short] = refusing[isBroke ? 402 : status] ?? other;
+    const short = refusing[outOfCredit.test(said ?? '') ? 402 : status] ?? `refuses calls with ${status}`;
     const instead = lastHour.answeredInstead;
     const told = instead === 0 ? '' : `${refusedText(instead, 'for it in the last hour')} `;
     const next = retryInMs > 0 ? `one call in ${duration(retryInMs)}` : 'the next call';
     return found(
-      [2, 'red', `No: ${short}`, why],
+      [2, 'red', `No: ${short}`, `it ${short}`],
       `The provider refuses every call since ${clock(condition.since)} (${said ?? `status ${status}`}).`,
       `${told}Sluice asks again with ${next}.`,
       [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
@@ -359,12 +350,13 @@ function ofSluice({ limiter, whenDown, sheddingShare }: SluiceState): [number, A
   return [9, said(['amber', 'Not now: Redis is away.'], heldBy, wrongNow, redis)];
 }
 
-/** `''` = the latest configuration is in use. */
-function reloadText({ refused, inForceSince }: ConfigurationState): string {
-  if (refused === null) return '';
+/** Nothing where the latest configuration is in use. */
+function reloadText({ refused, inForceSince }: ConfigurationState): readonly string[] {
+  if (refused === null) return [];
   const lines = [...new Set(refused.lines)].map(String);
   const where = lines.length === 0 ? '' : `, line ${listed(lines)}`;
-  return `Your configuration was refused at ${clock(refused.at)}${where}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+  const since = `The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+  return [`Your configuration was refused at ${clock(refused.at)}${where}. ${since}`];
 }
 
 /** The answer for all. */
@@ -376,10 +368,7 @@ export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): A
   const [worst] = troubled;
   const own = ofSluice(sluice);
   const reload = reloadText(sluice.configuration);
-  const told = [
-    ...troubled.map(({ upstream, why }) => `${upstream}: ${why}.`),
-    ...(reload === '' ? [] : [reload]),
-  ];
+  const told = [...troubled.map(({ upstream, why }) => `${upstream}: ${why}.`), ...reload];
   if (own !== null && own[0] < (worst?.rank ?? Infinity))
     return { ...own[1], wrongNow: withMore(own[1].wrongNow, told) };
   if (worst !== undefined) {
@@ -399,14 +388,13 @@ export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): A
     };
   }
   const calm = calmAnswer(apis);
-  if (reload === '') return calm;
-  return {
-    ...calm,
-    tone: 'amber',
-    sentence: `${calm.tone === 'green' ? 'Yes, but your' : 'Your'} last change is not in force.`,
-    wrongNow: reload,
-    next: [{ text: 'See all mistakes', command: 'sluice check' }],
-  };
+  const [wrongNow] = reload;
+  if (wrongNow === undefined) return calm;
+  const sentence = `${calm.tone === 'green' ? 'Yes, but your' : 'Your'} last change is not in force.`;
+  return said(['amber', sentence], calm.heldBy, wrongNow, {
+    text: 'See all mistakes',
+    command: 'sluice check',
+  });
 }
 
 /** Two more findings, and how many there are beyond them. */

@@ -51,20 +51,20 @@ export function replay({ lanes, startsAt, maxWaitMs, maxQueued }: Scene, times: 
   const uses = new Map<ReplayedWindow, Use>();
   const usesOf = (windows: readonly ReplayedWindow[]) =>
     windows.map((window) => {
-      const use = uses.get(window) ?? new Use(window, window.limit * limits, length);
+      const use = uses.get(window) ?? useOf(window, window.limit * limits, length);
       uses.set(window, use);
       return use;
     });
-  const lines = lanes.map((lane) => new Line(lane, [...usesOf(lane.own), ...usesOf(lane.bucket)], length));
+  const lines = lanes.map((lane) => lineOf(lane, [...usesOf(lane.own), ...usesOf(lane.bucket)], length));
   const buckets = [...Map.groupBy(lines, ({ lane }) => lane.bucket)].map(
     ([windows, own]) => [usesOf(windows), own] as const,
   );
   for (let second = 0; second < length; second++) {
-    for (const use of uses.values()) use.advance(second, startsAt);
-    for (const line of lines) line.advance(second, line.lane.grows ? times : 1, maxWait);
+    for (const use of uses.values()) advance(use, second, startsAt);
+    for (const line of lines) arrive(line, second, line.lane.grows ? times : 1, maxWait);
     for (const [bucket, own] of buckets) share(own, bucket, second);
     // Who is still behind so many others when this second's calls are sent is refused.
-    for (const line of lines) line.refuse(second, line.waiting - maxQueued);
+    for (const line of lines) refuse(line, second, line.waiting - maxQueued);
   }
   const own = lines.filter(({ lane }) => lane.grows);
   const arrived = sum(own.map((line) => line.arrived));
@@ -86,105 +86,80 @@ function share(lines: readonly Line[], bucket: readonly Use[], second: number): 
     takers = takers.filter((line) => {
       const fair = (room * line.lane.weight) / weights;
       const part = Math.min(fair, line.waiting, roomOf(line.uses));
-      if (part > tiny) line.send(part, second);
+      if (part > tiny) send(line, part, second);
       return part > tiny && part >= fair - tiny && line.waiting > tiny;
     });
   }
 }
 
-/** Calls that all of these windows have room for. */
-const roomOf = (windows: readonly Use[]): number => {
-  let room = Infinity;
-  for (const use of windows) room = Math.min(room, use.room());
-  return room;
+/** What is used of a window as time goes on. `taken`: units, in each second. */
+const useOf = (window: ReplayedWindow, limit: number, length: number) => {
+  const seconds = Math.max(1, window.windowMs / secondMs);
+  return { ...window, limit, seconds, taken: new Float64Array(length), used: window.usedBefore };
 };
+type Use = ReturnType<typeof useOf>;
 
-/** What is used of a window as time goes on. */
-class Use {
-  readonly #window: ReplayedWindow;
-  readonly #limit: number;
-  readonly #seconds: number;
-  /** Units taken in each second. */
-  readonly #taken: Float64Array;
-  #used: number;
+function advance(use: Use, second: number, startsAt: number): void {
+  const { kind, limit, seconds, taken } = use;
+  if (kind === 'leaky') use.used = Math.max(0, use.used - limit / seconds);
+  else if (kind === 'rolling') use.used -= taken[second - Math.ceil(seconds)] ?? 0;
+  else if ((startsAt + second) % Math.round(seconds) === 0) use.used = 0;
+}
 
-  constructor(window: ReplayedWindow, limit: number, length: number) {
-    this.#window = window;
-    this.#limit = limit;
-    this.#seconds = Math.max(1, window.windowMs / secondMs);
-    this.#taken = new Float64Array(length);
-    this.#used = window.usedBefore;
+/** Calls that all of these windows have room for. */
+function roomOf(uses: readonly Use[]): number {
+  let room = Infinity;
+  for (const { perCall, limit, used } of uses)
+    if (perCall > 0) room = Math.min(room, Math.max(0, limit - used) / perCall);
+  return room;
+}
+
+/** The calls of a lane: those that wait by the second of their arrival, from `head` on. `longest`: seconds. */
+const lineOf = (lane: ReplayedLane, uses: readonly Use[], length: number) => ({
+  lane,
+  uses,
+  queued: new Float64Array(length),
+  head: 0,
+  waiting: 0,
+  arrived: 0,
+  refused: 0,
+  longest: 0,
+});
+type Line = ReturnType<typeof lineOf>;
+
+/** Calls of this second arrive; those that have waited too long are refused. */
+function arrive(line: Line, second: number, times: number, maxWait: number): void {
+  while (line.head < second - maxWait) refuse(line, line.head++, Infinity);
+  const calls = (line.lane.arrivals[second] ?? 0) * times;
+  line.arrived += calls;
+  line.waiting += calls;
+  line.queued[second] = calls;
+}
+
+function send(line: Line, calls: number, second: number): void {
+  for (const use of line.uses) {
+    use.used += calls * use.perCall;
+    use.taken[second] = (use.taken[second] ?? 0) + calls * use.perCall;
   }
-
-  advance(second: number, startsAt: number): void {
-    const { kind } = this.#window;
-    if (kind === 'leaky') this.#used = Math.max(0, this.#used - this.#limit / this.#seconds);
-    else if (kind === 'rolling') this.#used -= this.#taken[second - Math.ceil(this.#seconds)] ?? 0;
-    else if ((startsAt + second) % Math.round(this.#seconds) === 0) this.#used = 0;
-  }
-
-  /** Calls that fit now. */
-  room(): number {
-    const { perCall } = this.#window;
-    return perCall <= 0 ? Infinity : Math.max(0, this.#limit - this.#used) / perCall;
-  }
-
-  take(calls: number, second: number): void {
-    const units = calls * this.#window.perCall;
-    this.#used += units;
-    this.#taken[second] = (this.#taken[second] ?? 0) + units;
+  for (let left = calls; left > tiny && line.head <= second;) {
+    const part = take(line, line.head, left);
+    left -= part;
+    if (part > tiny) line.longest = Math.max(line.longest, second - line.head);
+    if ((line.queued[line.head] ?? 0) <= tiny) line.head++;
   }
 }
 
-/** The calls of a lane that wait, by the second of their arrival. */
-class Line {
-  readonly lane: ReplayedLane;
-  readonly uses: readonly Use[];
-  waiting = 0;
-  arrived = 0;
-  refused = 0;
-  /** Seconds. */
-  longest = 0;
-  readonly #queued: Float64Array;
-  #head = 0;
+/** Refuses so many calls of a second, or all that are left of them. */
+function refuse(line: Line, second: number, calls: number): void {
+  if (calls > tiny) line.refused += take(line, second, calls);
+}
 
-  constructor(lane: ReplayedLane, uses: readonly Use[], length: number) {
-    this.lane = lane;
-    this.uses = uses;
-    this.#queued = new Float64Array(length);
-  }
-
-  /** Calls of this second arrive; those that have waited too long are refused. */
-  advance(second: number, times: number, maxWait: number): void {
-    while (this.#head < second - maxWait) this.refuse(this.#head++, Infinity);
-    const calls = (this.lane.arrivals[second] ?? 0) * times;
-    this.arrived += calls;
-    this.waiting += calls;
-    this.#queued[second] = calls;
-  }
-
-  send(calls: number, second: number): void {
-    for (const use of this.uses) use.take(calls, second);
-    for (let left = calls; left > tiny && this.#head <= second;) {
-      const part = this.#take(this.#head, left);
-      left -= part;
-      if (part > tiny) this.longest = Math.max(this.longest, second - this.#head);
-      if ((this.#queued[this.#head] ?? 0) <= tiny) this.#head++;
-    }
-  }
-
-  /** Refuses so many calls of a second, or all that are left of them. */
-  refuse(second: number, calls: number): void {
-    if (calls > tiny) this.refused += this.#take(second, calls);
-  }
-
-  #take(second: number, calls: number): number {
-    const queued = this.#queued[second] ?? 0;
-    const part = Math.min(calls, queued);
-    this.#queued[second] = queued - part;
-    this.waiting -= part;
-    return part;
-  }
+function take(line: Line, second: number, calls: number): number {
+  const queued = line.queued[second] ?? 0;
+  const part = Math.min(calls, queued);
+  line.queued[second] = queued - part;
+  line.waiting -= part;
+  return part;
 }
 
 type Pause = () => Promise<unknown>;
@@ -243,8 +218,7 @@ const rehearsals = [
 /** What would be met by so many times the traffic under so many times the limits; empty where nothing limits it. */
 export async function rehearsed(scene: Scene, pause: Pause) {
   const found: ((typeof rehearsals)[number] & Replay)[] = [];
-  if (tightestPerMinute(scene) === null) return found;
-  for (const change of rehearsals) {
+  for (const change of tightestPerMinute(scene) === null ? [] : rehearsals) {
     found.push({ ...change, ...replay(scene, change.times, change.limits) });
     await pause();
   }

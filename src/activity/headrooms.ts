@@ -34,62 +34,35 @@ const maxApart = 20;
  */
 const margin = 1.03;
 
-export class Headrooms {
-  readonly #recorder: Pick<Recorder, 'hour' | 'nameOf'>;
-  readonly #source: LimitsSource;
-  readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #found = new LRUCache<string, { readonly until: number; readonly found: Promise<unknown> }>(
+export function createHeadrooms(
+  recorder: Pick<Recorder, 'hour' | 'nameOf'>,
+  source: LimitsSource,
+  clock: Pick<Clock, 'monotonic'>,
+) {
+  const known = new LRUCache<string, { readonly until: number; readonly found: Promise<unknown> }>(
     atMost(5_000),
   );
 
-  constructor(
-    recorder: Pick<Recorder, 'hour' | 'nameOf'>,
-    source: LimitsSource,
-    clock: Pick<Clock, 'monotonic'>,
-  ) {
-    this.#recorder = recorder;
-    this.#source = source;
-    this.#clock = clock;
-  }
-
-  /** Of all workspaces together. `null`: there is no such upstream. */
-  ofUpstream(upstream: string): Promise<Headroom | null> {
-    return this.#once(upstream, async (hour) => {
-      const scene = this.#scene(upstream, hour);
-      return scene === null ? null : headroom(scene, hour.sum(upstream).refusedForRoom, setImmediate);
-    });
-  }
-
-  /** What some multiples of the traffic of all workspaces would meet. */
-  rehearsed(upstream: string): ReturnType<typeof rehearsed> {
-    return this.#once(`rehearsed ${upstream}`, async (hour) => {
-      const scene = this.#scene(upstream, hour);
-      return scene === null ? [] : rehearsed(scene, setImmediate);
-    });
-  }
-
-  /** Of one workspace, while the others' traffic stays as it is. `null`: this replica has met no limit of it. */
-  ofLane(workspaceId: string, upstream: string): Promise<Headroom | null> {
-    const name = this.#recorder.nameOf(workspaceId, upstream);
-    return this.#once(name, async (hour) => {
-      const scene = this.#scene(upstream, hour, workspaceId);
-      return scene === null ? null : headroom(scene, hour.sum(name).refusedForRoom, setImmediate);
-    });
-  }
-
-  async #once<T>(name: string, reckon: (hour: Hour) => Promise<T>): Promise<T> {
-    const now = this.#clock.monotonic();
-    const known = this.#found.get(name);
-    if (known !== undefined && now < known.until) return known.found as Promise<T>;
+  async function once<T>(name: string, reckon: (hour: Hour) => Promise<T>): Promise<T> {
+    const now = clock.monotonic();
+    const last = known.get(name);
+    if (last !== undefined && now < last.until) return last.found as Promise<T>;
     // Calls do not wait for many replays in a row.
-    const found = this.#recorder.hour().then(async (hour) => (await setImmediate(), reckon(hour)));
-    this.#found.set(name, { until: now + goodMs, found });
+    const found = recorder.hour().then(async (hour) => (await setImmediate(), reckon(hour)));
+    known.set(name, { until: now + goodMs, found });
     return found;
   }
 
+  /** Of the calls that were counted under a name. */
+  const headroomOf = (name: string, upstream: string, focus?: string): Promise<Headroom | null> =>
+    once(name, async (hour) => {
+      const scene = sceneOf(upstream, hour, focus);
+      return scene === null ? null : headroom(scene, hour.sum(name).refusedForRoom, setImmediate);
+    });
+
   /** `focus`: the workspace whose traffic grows, among all others together; left out: that of all grows. */
-  #scene(upstream: string, hour: Hour, focus?: string): Scene | null {
-    const inForce = this.#source(upstream);
+  function sceneOf(upstream: string, hour: Hour, focus?: string): Scene | null {
+    const inForce = source(upstream);
     if (inForce === null) return null;
     const total = hour.arrivals(upstream);
     const cell = hour.sum(upstream);
@@ -104,7 +77,7 @@ export class Headrooms {
     const buckets = new Map(keys.map((key) => [key, windowsOf(key, inForce, cell, sum(total))]));
     const callsOf = (lanes: readonly LaneInForce[]): number => sum(lanes.map(({ calls }) => calls));
     const lanes = [...Map.groupBy(apart, ({ workspaceId }) => workspaceId)].flatMap(([workspaceId, own]) => {
-      const arrivals = hour.arrivals(this.#recorder.nameOf(workspaceId, upstream));
+      const arrivals = hour.arrivals(recorder.nameOf(workspaceId, upstream));
       const all = callsOf(inForce.lanes.filter((lane) => lane.workspaceId === workspaceId));
       const ceiling = ceilingOf(own[0], sum(arrivals));
       return own.map((lane): ReplayedLane => {
@@ -141,6 +114,20 @@ export class Headrooms {
       maxQueued: inForce.maxQueued,
     };
   }
+
+  return {
+    /** Of all workspaces together. `null`: there is no such upstream. */
+    ofUpstream: (upstream: string) => headroomOf(upstream, upstream),
+    /** Of one workspace, while the others' traffic stays as it is. `null`: this replica has met no limit of it. */
+    ofLane: (workspaceId: string, upstream: string) =>
+      headroomOf(recorder.nameOf(workspaceId, upstream), upstream, workspaceId),
+    /** What some multiples of the traffic of all workspaces would meet. */
+    rehearsed: (upstream: string) =>
+      once(`rehearsed ${upstream}`, async (hour) => {
+        const scene = sceneOf(upstream, hour);
+        return scene === null ? [] : rehearsed(scene, setImmediate);
+      }),
+  };
 }
 
 /** The meters of a bucket; of one that no call has used yet those that the configuration states. */

@@ -4,9 +4,8 @@
  * A fact is counted under the name of its workspace's label on the upstream, and in the total of the upstream. Of very many workspaces only
  * the totals count all: whichever workspaces are shown, their rows and the rest of the total are together all calls.
  */
-import type { Costs } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { EndedFact, FactSink, LiveLane } from '../telemetry/events.ts';
+import type { FactSink, LiveLane } from '../telemetry/events.ts';
 import { Cell, sumOf } from './cell.policy.ts';
 import { minuteMs } from '../time-units.ts';
 
@@ -55,78 +54,36 @@ export const embeddedActivity: SharedActivity = {
   close: () => {},
 };
 
-interface RecorderOptions {
+export type Recorder = ReturnType<typeof createActivityRecorder>;
+
+/** `live`: workspaces of this replica with calls that wait or are in flight now. */
+export function createActivityRecorder({
+  clock,
+  shared,
+  labelOf,
+  live = () => [],
+}: {
   readonly clock: Clock;
   readonly shared: SharedActivity;
   readonly labelOf: (workspaceId: string) => string;
-  /** Workspaces of this replica with calls that wait or are in flight now. */
   readonly live?: () => Iterable<LiveLane>;
-}
-
-export class Recorder implements FactSink {
-  readonly #options: RecorderOptions;
-  readonly #minutes = new Map<number, Map<CellName, Cell>>();
+}) {
+  const minutes = new Map<number, Map<CellName, Cell>>();
   /** Minutes that changed since they were published. */
-  #changed = new Set<number>();
+  const changed = new Set<number>();
 
-  constructor(options: RecorderOptions) {
-    this.#options = options;
-  }
-
-  nameOf(workspaceId: string, upstream: string): CellName {
-    return `${upstream} ${this.#options.labelOf(workspaceId)}`;
-  }
-
-  arrived(workspaceId: string, upstream: string, costs: Costs = { requests: 1 }): void {
-    const second = Math.floor((this.#options.clock.now() % minuteMs) / 1_000);
-    for (const cell of this.#running(workspaceId, upstream)) cell.arrived(second, costs);
-  }
-
-  counted(workspaceId: string, upstream: string, fact: Parameters<FactSink['counted']>[2]): void {
-    for (const cell of this.#running(workspaceId, upstream)) cell.add(fact);
-  }
-
-  ended(workspaceId: string, upstream: string, fact: EndedFact): void {
-    for (const cell of this.#running(workspaceId, upstream)) cell.ended(fact);
-  }
-
-  /** What all replicas counted. */
-  async hour(): Promise<Hour> {
-    const { clock, shared } = this.#options;
-    const others = await shared.others();
-    return new Hour(clock.now(), { minutes: this.#minutes, live: this.#live() }, others);
-  }
-
-  /** Calls of each workspace that ended on this replica in the hour. */
-  busiest(): ReadonlyMap<string, number> {
-    const found = new Map<string, number>();
-    for (const { workspaceId, counts } of [...this.#minutes.values()].flatMap((cells) => [...cells.values()]))
-      if (workspaceId !== null)
-        found.set(workspaceId, (found.get(workspaceId) ?? 0) + (counts['ended'] ?? 0));
-    return found;
-  }
-
-  /** Publishes what changed, also what could not be stored the last time; called every few seconds, also when nothing did. */
-  async publish(): Promise<void> {
-    const changed = [...this.#changed];
-    this.#changed.clear();
-    const minutes = new Map(
-      changed.map((minute) => [minute, busiestOf(this.#minutes.get(minute) ?? new Map<CellName, Cell>())]),
-    );
-    const isStored = await this.#options.shared.publish({ live: this.#live(), minutes });
-    if (!isStored) for (const minute of changed) if (this.#minutes.has(minute)) this.#changed.add(minute);
-  }
+  const nameOf = (workspaceId: string, upstream: string): CellName => `${upstream} ${labelOf(workspaceId)}`;
 
   /** The cells of the minute in which a fact is counted: that of everybody, and its workspace's own. */
-  #running(workspaceId: string, upstream: string): readonly Cell[] {
-    const minute = Math.floor(this.#options.clock.now() / minuteMs);
-    let cells = this.#minutes.get(minute);
+  function running(workspaceId: string, upstream: string): readonly Cell[] {
+    const minute = Math.floor(clock.now() / minuteMs);
+    let cells = minutes.get(minute);
     if (cells === undefined) {
-      this.#minutes.set(minute, (cells = new Map()));
-      for (const old of this.#minutes.keys()) if (old <= minute - keptMinutes) this.#minutes.delete(old);
+      minutes.set(minute, (cells = new Map()));
+      for (const old of minutes.keys()) if (old <= minute - keptMinutes) minutes.delete(old);
     }
-    this.#changed.add(minute);
-    const name = this.nameOf(workspaceId, upstream);
+    changed.add(minute);
+    const name = nameOf(workspaceId, upstream);
     const known = cells.get(name);
     const total = cells.get(upstream) ?? new Cell(minute);
     if (known !== undefined) return [total, known];
@@ -137,14 +94,55 @@ export class Recorder implements FactSink {
     return [total, own];
   }
 
-  #live(): ReadonlyMap<CellName, LaneCalls> {
+  function callsNow(): ReadonlyMap<CellName, LaneCalls> {
     const calls = new Map<CellName, LaneCalls>();
-    for (const { workspaceId, upstream, ...now } of this.#options.live?.() ?? []) {
+    for (const { workspaceId, upstream, ...now } of live()) {
       addCalls(calls, upstream, now);
-      if (calls.size < maxLanes) addCalls(calls, this.nameOf(workspaceId, upstream), now);
+      if (calls.size < maxLanes) addCalls(calls, nameOf(workspaceId, upstream), now);
     }
     return calls;
   }
+
+  const sink: FactSink = {
+    arrived(workspaceId, upstream, costs) {
+      const second = Math.floor((clock.now() % minuteMs) / 1_000);
+      for (const cell of running(workspaceId, upstream)) cell.arrived(second, costs);
+    },
+    counted(workspaceId, upstream, fact) {
+      for (const cell of running(workspaceId, upstream)) cell.add(fact);
+    },
+    ended(workspaceId, upstream, fact) {
+      for (const cell of running(workspaceId, upstream)) cell.ended(fact);
+    },
+  };
+  return {
+    ...sink,
+    nameOf,
+
+    /** What all replicas counted. */
+    async hour(): Promise<Hour> {
+      const others = await shared.others();
+      return hourUntil(clock.now(), { minutes, live: callsNow() }, others);
+    },
+
+    /** Calls of each workspace that ended on this replica in the hour. */
+    busiest(): ReadonlyMap<string, number> {
+      const found = new Map<string, number>();
+      for (const { workspaceId, counts } of [...minutes.values()].flatMap((cells) => [...cells.values()]))
+        if (workspaceId !== null)
+          found.set(workspaceId, (found.get(workspaceId) ?? 0) + (counts['ended'] ?? 0));
+      return found;
+    },
+
+    /** Publishes what changed, also what could not be stored the last time; called every few seconds, also when nothing did. */
+    async publish(): Promise<void> {
+      const taken = [...changed];
+      changed.clear();
+      const busiest = taken.map((minute) => [minute, busiestOf(minutes.get(minute) ?? new Map())] as const);
+      const isStored = await shared.publish({ live: callsNow(), minutes: new Map(busiest) });
+      if (!isStored) for (const minute of taken) if (minutes.has(minute)) changed.add(minute);
+    },
+  };
 }
 
 /** Totals, and the busiest workspaces. */
@@ -154,81 +152,67 @@ function busiestOf(cells: ReadonlyMap<CellName, Cell>): readonly (readonly [Cell
   return [...totals, ...byCalls.slice(0, maxShared)];
 }
 
-export function addCalls(sums: Map<CellName, LaneCalls>, name: CellName, more: LaneCalls): void {
-  const { waiting, inFlight } = sums.get(name) ?? { waiting: 0, inFlight: 0 };
-  sums.set(name, { waiting: waiting + more.waiting, inFlight: inFlight + more.inFlight });
-}
+const noCalls: LaneCalls = { waiting: 0, inFlight: 0 };
+const sumOfCalls = (some = noCalls, more = noCalls): LaneCalls => ({
+  waiting: some.waiting + more.waiting,
+  inFlight: some.inFlight + more.inFlight,
+});
 
-/** The hour until now, of all replicas. */
-export class Hour {
-  /** Wall clock, milliseconds. */
-  readonly now: number;
-  readonly #all: readonly Minutes[];
-  readonly #live: readonly Others['live'][];
-  readonly replicas: number;
+export const addCalls = (sums: Map<CellName, LaneCalls>, name: CellName, more: LaneCalls): void =>
+  void sums.set(name, sumOfCalls(sums.get(name), more));
 
-  constructor(now: number, own: Pick<Others, 'live' | 'minutes'>, others: Others) {
-    this.now = now;
-    this.replicas = others.replicas + 1;
-    this.#all = [others.minutes, own.minutes];
-    this.#live = [own.live, others.live];
+export type Hour = ReturnType<typeof hourUntil>;
+
+/** The hour until now, of all replicas. `now`: wall clock, milliseconds. */
+function hourUntil(now: number, own: Pick<Others, 'live' | 'minutes'>, others: Others) {
+  function* cellsOf(name: CellName, minutes: number): Generator<Cell> {
+    const from = Math.floor(now / minuteMs) - minutes;
+    for (const [minute, cells] of [...others.minutes, ...own.minutes]) {
+      const cell = minute >= from ? cells.get(name) : undefined;
+      if (cell !== undefined) yield cell;
+    }
   }
+  return {
+    now,
+    replicas: others.replicas + 1,
 
-  /** Sum of the last minutes (1 to 60) and the running one. */
-  sum(name: CellName, minutes = 60): Cell {
-    return sumOf(this.#cells(name, minutes));
-  }
+    /** Sum of the last minutes (1 to 60) and the running one. */
+    sum: (name: CellName, minutes = 60): Cell => sumOf(cellsOf(name, minutes)),
 
-  /** The same minute by minute: the last `minutes`, the running one last. */
-  byMinute(name: CellName, minutes = 60): readonly Cell[] {
-    const cells = Map.groupBy(this.#cells(name, minutes), ({ minute }) => minute);
-    const last = Math.floor(this.now / minuteMs);
-    return Array.from({ length: minutes }, (_, at) => {
-      const minute = last - minutes + 1 + at;
-      return sumOf(cells.get(minute) ?? [], minute);
-    });
-  }
+    /** The same minute by minute: the last `minutes`, the running one last. */
+    byMinute(name: CellName, minutes = 60): readonly Cell[] {
+      const cells = Map.groupBy(cellsOf(name, minutes), ({ minute }) => minute);
+      const last = Math.floor(now / minuteMs);
+      return Array.from({ length: minutes }, (_, at) => {
+        const minute = last - minutes + 1 + at;
+        return sumOf(cells.get(minute) ?? [], minute);
+      });
+    },
 
-  /** Arrivals in each second of the hour, oldest first. */
-  arrivals(name: CellName): readonly number[] {
-    const seconds = Array.from({ length: 3_600 }, () => 0);
-    const first = Math.floor(this.now / 1_000) - 3_599;
-    for (const cell of this.#cells(name, 60)) {
-      for (const [i, n] of cell.seconds.entries()) {
-        const at = cell.minute * 60 + i - first;
-        if (seconds[at] !== undefined) seconds[at] += n;
+    /** Arrivals in each second of the hour, oldest first. */
+    arrivals(name: CellName): readonly number[] {
+      const seconds = Array.from({ length: 3_600 }, () => 0);
+      const first = Math.floor(now / 1_000) - 3_599;
+      for (const cell of cellsOf(name, 60))
+        for (const [i, n] of cell.seconds.entries()) {
+          const at = cell.minute * 60 + i - first;
+          if (seconds[at] !== undefined) seconds[at] += n;
+        }
+      return seconds;
+    },
+
+    /** Calls that wait or are in flight. */
+    calls: (name: CellName): LaneCalls => sumOfCalls(own.live.get(name), others.live.get(name)),
+
+    /** Under what anything was counted, with the workspace where this replica has seen it, and how many calls ended in the hour. */
+    names(): ReadonlyMap<CellName, { readonly workspaceId: string | null; readonly ended: number }> {
+      const all = new Map<CellName, { workspaceId: string | null; ended: number }>();
+      const minutes = [...others.minutes.values(), ...own.minutes.values()];
+      for (const [name, cell] of minutes.flatMap((cells) => [...cells])) {
+        const { workspaceId, ended } = all.get(name) ?? { workspaceId: null, ended: 0 };
+        all.set(name, { workspaceId: cell.workspaceId ?? workspaceId, ended: ended + cell.of('ended') });
       }
-    }
-    return seconds;
-  }
-
-  /** Calls that wait or are in flight. */
-  calls(name: CellName): LaneCalls {
-    const all = this.#live.flatMap((live) => live.get(name) ?? []);
-    const sum = (of: keyof LaneCalls) => all.reduce((total, calls) => total + calls[of], 0);
-    return { waiting: sum('waiting'), inFlight: sum('inFlight') };
-  }
-
-  /** Under what anything was counted, with the workspace where this replica has seen it, and how many calls ended in the hour. */
-  names(): ReadonlyMap<CellName, { readonly workspaceId: string | null; readonly ended: number }> {
-    const all = new Map<CellName, { workspaceId: string | null; ended: number }>();
-    for (const [name, { workspaceId, counts }] of this.#all.flatMap((minutes) =>
-      [...minutes.values()].flatMap((cells) => [...cells]),
-    )) {
-      const known = all.get(name);
-      const ended = (known?.ended ?? 0) + (counts['ended'] ?? 0);
-      all.set(name, { workspaceId: workspaceId ?? known?.workspaceId ?? null, ended });
-    }
-    return all;
-  }
-
-  *#cells(name: CellName, minutes: number): Generator<Cell> {
-    const from = Math.floor(this.now / minuteMs) - minutes;
-    for (const all of this.#all) {
-      for (const [minute, cells] of all) {
-        const cell = minute >= from ? cells.get(name) : undefined;
-        if (cell !== undefined) yield cell;
-      }
-    }
-  }
+      return all;
+    },
+  };
 }

@@ -3,19 +3,19 @@
  */
 import { LRUCache } from 'lru-cache';
 import { atMost } from '../bounded.ts';
-import { Activity } from '../activity/activity.ts';
+import { createActivity } from '../activity/activity.ts';
 import type { LimitsSource } from '../activity/headrooms.ts';
-import { embeddedActivity, Recorder, type SharedActivity } from '../activity/recorder.ts';
-import { RedisActivity } from '../activity/redis-activity.ts';
+import { embeddedActivity, createActivityRecorder, type SharedActivity } from '../activity/recorder.ts';
+import { createRedisActivity } from '../activity/redis-activity.ts';
 import type { GatewayState } from '../activity/shape.ts';
 import { bucketSetting } from '../admission/buckets.policy.ts';
-import type { CancelTimer, Clock, Random } from '../clock.ts';
+import { every, type Clock, type Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
-import { Page } from '../page/page.ts';
-import { Recorder as CallRecorder } from '../recording/recorder.ts';
+import { createPage } from '../page/page.ts';
+import { createRecorder } from '../recording/recorder.ts';
 import { nothingKnown } from '../telemetry/events.ts';
-import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
+import { createTelemetry, type RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { startTracing } from '../telemetry/tracing.ts';
 import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
@@ -25,132 +25,93 @@ export type ObservationParts = Omit<TelemetryParts, 'activity' | 'listeners'> & 
   readonly shared?: SharedActivity;
 };
 
-/** Time between the end of a round of sharing and the beginning of the next one, milliseconds. */
+/** What this replica counted is shared with the others so often, milliseconds. */
 const shareEveryMs = 5_000;
 
-export class Observation {
-  readonly telemetry: RunningTelemetry;
-  readonly activity: Activity;
-  readonly page: Page;
-  /** Whoever wants to hear of each ended call. */
-  readonly calls = createEventStream();
-  /** Whoever wants to write down what arrives, to rehearse it. */
-  readonly recordings: CallRecorder;
-  readonly #shared: SharedActivity;
-  readonly #recorder: Recorder;
-  readonly #clock: Clock;
-  /** Labels that were made lately. */
-  readonly #labels = new LRUCache<string, string>(atMost(5_000));
-  #nextRound: CancelTimer | null = null;
-  #isClosed = false;
-  #settings: Settings;
-  #gateway: GatewayState = {
+/** Its settings are read anew with each reload; the label key and where Redis is stay. */
+export function createObservation(started: Settings, parts: ObservationParts) {
+  const { clock, shared = embeddedActivity } = parts;
+  let settings = started;
+  let gateway: GatewayState = {
     ...nothingKnown,
     ceilings: () => Promise.resolve(noCeilings),
     inForce: () => ({ lanes: [], buckets: [] }),
   };
-
-  constructor(settings: Settings, parts: ObservationParts) {
-    const { clock, shared = embeddedActivity } = parts;
-    this.#clock = clock;
-    this.#settings = settings;
-    this.#shared = shared;
-    const common = {
-      clock,
-      shared,
-      settings: () => this.#settings,
-      gateway: () => this.#gateway,
-      labelOf: (workspaceId: string) => this.#labelOf(workspaceId),
-    };
-    const recorder = new Recorder({ ...common, live: () => this.telemetry.lanes() });
-    this.#recorder = recorder;
-    const telemetry = new RunningTelemetry(settings, {
-      ...parts,
-      activity: recorder,
-      listeners: {
-        isAny: () => this.calls.listeners.size > 0,
-        callEnded: (line) => this.calls.send(eventOf('call', line)),
-      },
-    });
-    this.telemetry = telemetry;
-    this.recordings = new CallRecorder({ ...common, buckets: () => this.#gateway.buckets() });
-    const whenDown = settings.redis?.whenDown ?? null;
-    this.activity = new Activity({ ...common, recorder, telemetry, whenDown, limits: this.#limits() });
-    const { activity } = this;
-    this.page = new Page({ ...common, activity, telemetry, onBug: (bug) => this.#onBug(bug) });
-    this.#shareLater();
-  }
-
-  /** Connects the gateway. */
-  observe(gateway: GatewayState): void {
-    this.#gateway = gateway;
-    this.telemetry.observe({ ...gateway, headrooms: () => this.#knownHeadrooms() });
-  }
-
-  reload(settings: Settings): void {
-    this.#settings = settings;
-  }
-
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    this.#nextRound?.();
-    this.page.close();
-    this.calls.close();
-    this.recordings.close();
-    // The last seconds count for the replicas that stay.
-    await this.#recorder.publish().catch((bug: unknown) => this.#onBug(bug));
-    await this.telemetry.close();
-    this.#shared.close();
-  }
-
-  #onBug(bug: unknown): void {
-    this.telemetry.log.bug('observing met a fault of ours', bug);
-  }
-
-  /** Rounds of sharing follow each other, never two at once; a round that fails is followed by the next one all the same. */
-  #shareLater(): void {
-    if (this.#isClosed) return;
-    this.#nextRound = this.#clock.after(shareEveryMs, () => {
-      void this.#share()
-        .catch((bug: unknown) => this.#onBug(bug))
-        .finally(() => this.#shareLater());
-    });
-  }
-
-  /** Shares what this replica counted with the others. */
-  async #share(): Promise<void> {
-    this.calls.send(heartbeat);
-    await this.#recorder.publish();
-    this.activity.preferBusiest();
-  }
-
-  #labelOf(workspaceId: string): string {
-    let label = this.#labels.get(workspaceId);
-    if (label === undefined) {
-      label = workspaceLabel(this.#settings.privacy.labelKey, workspaceId);
-      this.#labels.set(workspaceId, label);
-    }
-    return label;
-  }
-
-  async #knownHeadrooms(): Promise<ReadonlyMap<string, number>> {
+  /** Labels that were made lately. */
+  const labels = new LRUCache<string, string>({
+    ...atMost(5_000),
+    memoMethod: (workspaceId) => workspaceLabel(started.privacy.labelKey, workspaceId),
+  });
+  const common = {
+    clock,
+    shared,
+    settings: () => settings,
+    gateway: () => gateway,
+    labelOf: (workspaceId: string) => labels.memo(workspaceId),
+  };
+  /** Whoever wants to hear of each ended call. */
+  const calls = createEventStream();
+  const recorder = createActivityRecorder({ ...common, live: () => telemetry.lanes() });
+  const telemetry: RunningTelemetry = createTelemetry(started, {
+    ...parts,
+    activity: recorder,
+    listeners: {
+      isAny: () => calls.listeners.size > 0,
+      callEnded: (line) => calls.send(eventOf('call', line)),
+    },
+  });
+  const limits: LimitsSource = (name) => {
+    const upstream = settings.upstreams.get(name);
+    if (upstream === undefined) return null;
+    const { maxWaitSeconds, maxQueued } = upstream.limits;
+    const stated = bucketSetting(upstream).meters;
+    return { ...gateway.inForce(name), stated, maxWaitMs: maxWaitSeconds * 1_000, maxQueued };
+  };
+  const whenDown = started.redis?.whenDown ?? null;
+  const activity = createActivity({ ...common, recorder, telemetry, whenDown, limits });
+  /** Whoever wants to write down what arrives, to rehearse it. */
+  const recordings = createRecorder({ ...common, buckets: () => gateway.buckets() });
+  const onBug = (bug: unknown): void => telemetry.log.bug('observing met a fault of ours', bug);
+  const page = createPage({ ...common, activity, telemetry, onBug });
+  const headrooms = async () => {
     const found = new Map<string, number>();
-    for (const { upstream } of this.telemetry.live()) {
-      const growth = (await this.activity.headrooms.ofUpstream(upstream))?.growth ?? null;
+    for (const { upstream } of telemetry.live()) {
+      const growth = (await activity.headrooms.ofUpstream(upstream))?.growth ?? null;
       if (growth !== null) found.set(upstream, growth);
     }
     return found;
-  }
-
-  #limits(): LimitsSource {
-    return (name) => {
-      const upstream = this.#settings.upstreams.get(name);
-      if (upstream === undefined) return null;
-      const { maxWaitSeconds, maxQueued } = upstream.limits;
-      const stated = bucketSetting(upstream).meters;
-      return { ...this.#gateway.inForce(name), stated, maxWaitMs: maxWaitSeconds * 1_000, maxQueued };
-    };
-  }
+  };
+  const share = async (): Promise<void> => {
+    calls.send(heartbeat);
+    await recorder.publish();
+    activity.preferBusiest();
+  };
+  const stopSharing = every(clock, shareEveryMs, () => void share().catch(onBug));
+  return {
+    telemetry,
+    activity,
+    page,
+    calls,
+    recordings,
+    /** Connects the gateway. */
+    observe(state: GatewayState): void {
+      gateway = state;
+      telemetry.observe({ ...gateway, headrooms });
+    },
+    reload(next: Settings): void {
+      settings = next;
+    },
+    async close(): Promise<void> {
+      stopSharing();
+      page.close();
+      calls.close();
+      recordings.close();
+      // The last seconds count for the replicas that stay.
+      await recorder.publish().catch(onBug);
+      await telemetry.close();
+      shared.close();
+    },
+  };
 }
 
 /** What observing a service needs of it. */
@@ -165,14 +126,13 @@ export interface ObservedService {
 }
 
 /** Starts what observes a service: tracing first, because telemetry is made with it. */
-export async function startObservation(parts: ObservedService): Promise<Observation> {
-  const { settings, clock, random, destination, env } = parts;
+export async function startObservation({ settings, clock, random, destination, env }: ObservedService) {
   const replica = random.hex(8);
   const tracing = await startTracing(env, replica);
   const { redis, privacy } = settings;
   const common = { clock, random, destination, tracing, metrics: { processMetrics: true } };
-  if (redis === null) return new Observation(settings, common);
-  const shared = new RedisActivity({
+  if (redis === null) return createObservation(settings, common);
+  const shared = createRedisActivity({
     settings: redis,
     labelKey: privacy.labelKey,
     clock,
@@ -181,6 +141,8 @@ export async function startObservation(parts: ObservedService): Promise<Observat
     onError: (kind) => observation.telemetry.count('sluice_redis_errors_total', { kind }),
     onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
   });
-  const observation: Observation = new Observation(settings, { ...common, shared });
+  const observation: Observation = createObservation(settings, { ...common, shared });
   return observation;
 }
+
+type Observation = ReturnType<typeof createObservation>;

@@ -6,71 +6,32 @@ import { fileURLToPath } from 'node:url';
 import express, { type Express } from 'express';
 import type { Activity } from '../activity/activity.ts';
 import type { GatewayState } from '../activity/shape.ts';
-import type { CancelTimer, Clock } from '../clock.ts';
+import { every, type Clock } from '../clock.ts';
 import { createEventStream, eventOf } from '../observation/event-stream.ts';
 import type { RunningTelemetry } from '../telemetry/telemetry.ts';
 import { packageVersion } from '../version.ts';
-
-interface PageParts {
-  readonly activity: Activity;
-  readonly telemetry: Pick<RunningTelemetry, 'limiterHealth' | 'configuration'>;
-  readonly gateway: () => GatewayState;
-  readonly clock: Clock;
-  /** Called with an error of the page; the page goes on. */
-  readonly onBug: (error: unknown) => void;
-}
-
-/** What the page shows at one instant. */
-export type PageState = Awaited<ReturnType<Page['state']>>;
 
 const everyMs = 2_000;
 /** Workspaces are sent this often: replaying their hours is the page's only cost. Milliseconds. */
 const activityEveryMs = 15_000;
 
-/** The page of one replica. It reads nothing while nobody looks. */
-export class Page {
-  readonly #parts: PageParts;
-  readonly #stream = createEventStream();
+/** What the page shows at one instant. */
+export type PageState = Awaited<ReturnType<ReturnType<typeof createPage>['state']>>;
+
+/** The page of one replica. It reads nothing while nobody looks. `onBug`: called with an error of the page, which goes on. */
+export function createPage(parts: {
+  readonly activity: Activity;
+  readonly telemetry: Pick<RunningTelemetry, 'limiterHealth' | 'configuration'>;
+  readonly gateway: () => GatewayState;
+  readonly clock: Clock;
+  readonly onBug: (error: unknown) => void;
+}) {
+  const { activity, telemetry, gateway, clock, onBug } = parts;
+  const stream = createEventStream();
   /** When workspaces are sent next, monotonic milliseconds. */
-  #activityAt = 0;
-  #next: CancelTimer | null = null;
-  #isClosed = false;
-
-  constructor(parts: PageParts) {
-    this.#parts = parts;
-  }
-
-  /** `GET /`; its files and the event stream are under `/page/`. */
-  addRoutes(app: Express): void {
-    app.get('/', files);
-    app.use('/page', files);
-    app.get('/page/events', (request, response) => {
-      this.#stream.open(request, response, '');
-      this.#activityAt = 0;
-      if (this.#next === null) this.#sendAndGoOn();
-    });
-  }
-
-  close(): void {
-    this.#isClosed = true;
-    this.#next?.();
-    this.#stream.close();
-  }
-
-  #sendAndGoOn(): void {
-    this.#next = () => {};
-    this.#send()
-      .catch(this.#parts.onBug)
-      .finally(() => {
-        this.#next =
-          this.#isClosed || this.#stream.listeners.size === 0
-            ? null
-            : this.#parts.clock.after(everyMs, () => this.#sendAndGoOn());
-      });
-  }
-
-  async state() {
-    const { activity, telemetry, gateway, clock } = this.#parts;
+  let activityAt = 0;
+  let isSending = false;
+  async function state() {
     const ends = gateway()
       .credentials()
       .map(({ expiresInMs }) => expiresInMs);
@@ -87,16 +48,38 @@ export class Page {
       credentialEndsInMs: ends.length === 0 ? null : Math.min(...ends),
     };
   }
-
-  async #send(): Promise<void> {
-    const { activity, clock } = this.#parts;
-    this.#stream.send(eventOf('state', await this.state()));
-    const now = clock.monotonic();
-    if (now < this.#activityAt) return;
-    this.#activityAt = now + activityEveryMs;
-    const { workspaces } = await activity.ofAll(3_600_000);
-    this.#stream.send(eventOf('workspaces', workspaces));
+  async function send(): Promise<void> {
+    if (isSending || stream.listeners.size === 0) return;
+    isSending = true;
+    try {
+      stream.send(eventOf('state', await state()));
+      const now = clock.monotonic();
+      if (now < activityAt) return;
+      activityAt = now + activityEveryMs;
+      const { workspaces } = await activity.ofAll(3_600_000);
+      stream.send(eventOf('workspaces', workspaces));
+    } finally {
+      isSending = false;
+    }
   }
+  const stop = every(clock, everyMs, () => void send().catch(onBug));
+  return {
+    state,
+    /** `GET /`; its files and the event stream are under `/page/`. */
+    addRoutes(app: Express): void {
+      app.get('/', files);
+      app.use('/page', files);
+      app.get('/page/events', (request, response) => {
+        stream.open(request, response, '');
+        activityAt = 0;
+        send().catch(onBug);
+      });
+    },
+    close(): void {
+      stop();
+      stream.close();
+    },
+  };
 }
 
 /** Nothing but our own files, nothing inline, nobody may frame it. */

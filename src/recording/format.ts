@@ -4,10 +4,9 @@
  */
 import { z } from 'zod';
 import { bucketSetting, operationOf, settingsOfOperations } from '../admission/buckets.policy.ts';
-import type { Costs, MeterName } from '../call.ts';
+import { meterNames, type Costs, type MeterName } from '../call.ts';
 import { defaultWaits } from '../config/defaults.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import { meterNames } from '../limiter/policy/meter.policy.ts';
 import { outcomes } from '../telemetry/events.ts';
 
 export const recordingVersion = 1;
@@ -16,7 +15,7 @@ export const maxRecordingSeconds = 600;
 
 const ms = z.number().min(0);
 const limit = z.number().positive().nullable();
-const meterName = z.enum(meterNames as [MeterName, ...MeterName[]]);
+const meterName = z.enum(meterNames);
 const costs = z.partialRecord(meterName, z.number().min(0)) as unknown as z.ZodType<Costs>;
 
 /** A call counts against the day what it counts against the minute: costs are written without the one, and read with it (`withDays`). */

@@ -9,7 +9,7 @@ import type { Request, Response } from 'express';
 import { operationOf } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest, BucketLane } from '../admission/ticket.ts';
 import type { Costs, MeterReport } from '../call.ts';
-import type { CancelTimer, Clock } from '../clock.ts';
+import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { digest } from '../identity.ts';
@@ -49,110 +49,107 @@ export interface Arrival {
   readonly asksForWait: boolean;
 }
 
-export interface RecorderParts {
+export type Recorder = ReturnType<typeof createRecorder>;
+
+interface RecorderParts {
   readonly clock: Clock;
   readonly settings: () => Settings;
   readonly labelOf: (workspaceId: string) => string;
   readonly buckets: () => readonly ObservedBucket[];
 }
 
-export class Recorder {
-  readonly #parts: RecorderParts;
-  readonly #open = new Set<Recording>();
+export function createRecorder(parts: RecorderParts) {
+  const { clock, labelOf, settings } = parts;
+  const recordings = new Set<Recording>();
+  return {
+    /** Somebody may want the calls that arrive now. */
+    get isRecording(): boolean {
+      return recordings.size > 0;
+    },
 
-  constructor(parts: RecorderParts) {
-    this.#parts = parts;
-  }
+    /**
+     * A call arrives; what is returned is told of its end, for every recording that takes it. `placeNow`: where it belongs by then: its bucket
+     * may have been joined to another.
+     */
+    arrived({ request, route, asksForWait }: Arrival, placeNow: () => BucketLane): CallInRecording {
+      const now = clock.monotonic();
+      const taking = [...recordings].filter((recording) => recording.takes(now));
+      for (const recording of taking) recording.underWay += 1;
+      const { admission, reserving } = request;
+      const costs = withoutDays(admission.costs);
+      // Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken.
+      const reservation = admission.reservation ?? reserving?.name ?? admission.ticket;
+      // A field that is not there is `undefined`, which JSON leaves out.
+      const known = {
+        upstream: request.subject.upstream,
+        operation: operationOf(route.upstream) || undefined,
+        workspace: labelOf(request.workspaceId),
+        caller: admission.caller ?? null,
+        urgency: isBackground(admission.lane) ? backgroundUrgency : admission.urgency,
+        costs,
+        reservation:
+          reserving && `r_${digest(settings().privacy.labelKey, 'recorded', reservation).slice(0, 16)}`,
+        maxWaitMs: Math.round(request.maxWaitMs),
+        asked: asksForWait || undefined,
+      };
+      let sentAt: number | null = null;
+      let spent: Costs | null = null;
+      let stated: readonly MeterReport[] = [];
+      const closings: NonNullable<RecordedCall['closings']> = [];
+      return {
+        sent: (atMs) => (sentAt = atMs),
+        // The upstream was closed already when the call was sent.
+        closed(atMs, forMs) {
+          const from = sentAt ?? atMs;
+          closings.push({ afterMs: tenth(from - now), forMs: tenth(atMs + forMs - from) });
+        },
+        charged: (charge, meters) => ([spent, stated] = [charge, meters]),
+        ended(outcome, waitedMs, atMs) {
+          const { bucket, lane } = placeNow();
+          const charged = sentAt === null ? {} : withoutDays({ ...costs, ...spent });
+          const call = {
+            ...known,
+            // Of the calls of the background the one of the workspace's other calls: their urgency tells them apart.
+            lane: `l_${lane.slice(0, 16)}`,
+            charged,
+            stated: levelsOf(stated, costs, charged),
+            serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
+            waitedMs: tenth(waitedMs),
+            outcome,
+            closings: closings.length === 0 ? undefined : closings,
+          };
+          for (const recording of taking) recording.write(bucketLabel(bucket), call, now);
+        },
+      };
+    },
 
-  /** Somebody may want the calls that arrive now. */
-  get isRecording(): boolean {
-    return this.#open.size > 0;
-  }
+    /** `GET /recording?seconds=N`. */
+    async open({ url }: Request, response: Response): Promise<void> {
+      const seconds = secondsInQuery(url, 'seconds') ?? 0;
+      if (!Number.isInteger(seconds) || seconds < 1 || seconds > maxRecordingSeconds) {
+        const detail = `Give \`?seconds=\`, whole seconds from 1 to ${maxRecordingSeconds}, such as 90, 90s or 5m.`;
+        return adminProblem(response, 400, 'request_invalid', detail);
+      }
+      if (recordings.size >= maxRecordings) {
+        const detail = `${maxRecordings} recordings are under way, which is as many as may be. Try again later.`;
+        return adminProblem(response, 503, 'overloaded', detail, { 'Retry-After': '30' });
+      }
+      const special: Record<string, WorkspaceLimits> = {};
+      await inSlices(clock, settings().workspaces, ([id, workspace]) => {
+        const limits = workspaceLimitsOf(workspace);
+        if (limits !== null) special[labelOf(id)] = limits;
+      });
+      const recording = beginRecording(parts, { seconds, response, special }, () => {
+        recordings.delete(recording);
+      });
+      recordings.add(recording);
+    },
 
-  /**
-   * A call arrives; what is returned is told of its end, for every recording that takes it. `placeNow`: where it belongs by then: its bucket
-   * may have been joined to another.
-   */
-  arrived({ request, route, asksForWait }: Arrival, placeNow: () => BucketLane): CallInRecording {
-    const { clock, labelOf, settings } = this.#parts;
-    const now = clock.monotonic();
-    const recordings = [...this.#open].filter((recording) => recording.takes(now));
-    for (const recording of recordings) recording.underWay += 1;
-    const { admission, reserving } = request;
-    const operation = operationOf(route.upstream);
-    const costs = withoutDays(admission.costs);
-    // Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken.
-    const reservation = admission.reservation ?? reserving?.name ?? admission.ticket;
-    // A field that is not there is `undefined`, which JSON leaves out.
-    const known = {
-      upstream: request.subject.upstream,
-      operation: operation === '' ? undefined : operation,
-      workspace: labelOf(request.workspaceId),
-      caller: admission.caller ?? null,
-      urgency: isBackground(admission.lane) ? backgroundUrgency : admission.urgency,
-      costs,
-      reservation:
-        reserving && `r_${digest(settings().privacy.labelKey, 'recorded', reservation).slice(0, 16)}`,
-      maxWaitMs: Math.round(request.maxWaitMs),
-      asked: asksForWait ? true : undefined,
-    };
-    let sentAt: number | null = null;
-    let spent: Costs | null = null;
-    let stated: readonly MeterReport[] = [];
-    const closings: NonNullable<RecordedCall['closings']> = [];
-    return {
-      sent: (atMs) => (sentAt = atMs),
-      // The upstream was closed already when the call was sent.
-      closed(atMs, forMs) {
-        const from = sentAt ?? atMs;
-        closings.push({ afterMs: tenth(from - now), forMs: tenth(atMs + forMs - from) });
-      },
-      charged: (charge, meters) => ([spent, stated] = [charge, meters]),
-      ended(outcome, waitedMs, atMs) {
-        const { bucket, lane } = placeNow();
-        const charged = sentAt === null ? {} : withoutDays({ ...costs, ...spent });
-        const call = {
-          ...known,
-          // Of the calls of the background the one of the workspace's other calls: their urgency tells them apart.
-          lane: `l_${lane.slice(0, 16)}`,
-          charged,
-          stated: levelsOf(stated, costs, charged),
-          serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
-          waitedMs: tenth(waitedMs),
-          outcome,
-          closings: closings.length === 0 ? undefined : closings,
-        };
-        for (const recording of recordings) recording.write(bucketLabel(bucket), call, now);
-      },
-    };
-  }
-
-  /** `GET /recording?seconds=N`. */
-  async open({ url }: Request, response: Response): Promise<void> {
-    const seconds = secondsInQuery(url, 'seconds') ?? 0;
-    if (!Number.isInteger(seconds) || seconds < 1 || seconds > maxRecordingSeconds) {
-      const detail = `Give \`?seconds=\`, whole seconds from 1 to ${maxRecordingSeconds}, such as 90, 90s or 5m.`;
-      return adminProblem(response, 400, 'request_invalid', detail);
-    }
-    if (this.#open.size >= maxRecordings) {
-      const detail = `${maxRecordings} recordings are under way, which is as many as may be. Try again later.`;
-      return adminProblem(response, 503, 'overloaded', detail, { 'Retry-After': '30' });
-    }
-    const { clock, settings, labelOf } = this.#parts;
-    const special: Record<string, WorkspaceLimits> = {};
-    await inSlices(clock, settings().workspaces, ([id, workspace]) => {
-      const limits = workspaceLimitsOf(workspace);
-      if (limits !== null) special[labelOf(id)] = limits;
-    });
-    const recording = new Recording(this.#parts, seconds, response, () => this.#open.delete(recording));
-    this.#open.add(recording);
-    recording.writeHeader(special);
-  }
-
-  /** Ends all recordings. Their readers see streams that are cut off. */
-  close(): void {
-    for (const recording of this.#open) recording.cut();
-  }
+    /** Ends all recordings. Their readers see streams that are cut off. */
+    close(): void {
+      for (const recording of recordings) recording.cut();
+    },
+  };
 }
 
 /** The keyed digest of the bucket itself, without that of its log. */
@@ -169,109 +166,93 @@ function levelsOf(stated: readonly MeterReport[], reserved: Costs, charged: Cost
   return levels.length === 0 ? undefined : Object.fromEntries(levels);
 }
 
-/** One stream of lines. */
-class Recording {
-  /** Calls that are to be written yet. */
-  underWay = 0;
-  readonly #parts: RecorderParts;
-  readonly #onEnd: () => void;
-  readonly #out: Response;
-  readonly #startedAt: number;
-  readonly #endsAt: number;
-  readonly #cancelEnd: CancelTimer;
+type Recording = ReturnType<typeof beginRecording>;
+
+interface Wanted {
+  readonly seconds: number;
+  readonly response: Response;
+  /** What is special to workspaces. */
+  readonly special: Record<string, WorkspaceLimits>;
+}
+
+/** One stream of lines. `onOver`: it takes no further line. */
+function beginRecording(
+  { clock, settings, buckets }: RecorderParts,
+  { seconds, response: out, special: workspaces }: Wanted,
+  onOver: () => void,
+) {
+  const startedAt = clock.monotonic();
+  let isOver = false;
   /** What the reader was told of each bucket, and what has changed since, by label. */
-  readonly #told = new Map<string, string>();
-  readonly #untold = new Map<string, readonly RecordedMeter[]>();
-  #lookedAt: number;
-  #isOver = false;
+  const told = new Map<string, string>();
+  const untold = new Map<string, readonly RecordedMeter[]>();
+  let lookedAt = startedAt;
 
-  constructor(parts: RecorderParts, seconds: number, response: Response, onEnd: () => void) {
-    const { clock } = parts;
-    this.#parts = parts;
-    this.#onEnd = onEnd;
-    this.#out = response;
-    this.#startedAt = this.#lookedAt = clock.monotonic();
-    this.#endsAt = this.#startedAt + seconds * 1_000;
-    this.#cancelEnd = clock.after(seconds * 1_000, () => {
-      if (this.underWay === 0) this.#end();
-    });
-    response.set('Content-Type', 'application/jsonl');
-    response.on('close', () => this.#forget());
-    response.on('error', () => this.#forget());
-  }
-
-  takes(now: number): boolean {
-    return now < this.#endsAt;
-  }
-
-  writeHeader(workspaces: Record<string, WorkspaceLimits>): void {
-    const upstreams = upstreamsOf(this.#parts.settings());
-    for (const { upstream, label, limits, levels } of this.#changed()) {
-      const known = upstreams[upstream];
-      const used = levels.map((level) => (tenth(level) > 0 ? { used: tenth(level) } : {}));
-      if (known !== undefined) known.buckets[label] = limits.map((meter, at) => ({ ...meter, ...used[at] }));
-    }
-    const header: RecordingHeader = {
-      sluice: 'recording',
-      version: recordingVersion,
-      startedAt: new Date(this.#parts.clock.now()).toISOString(),
-      limits: { upstreams, workspaces },
-    };
-    this.#line(header);
-    this.#out.flushHeaders();
-  }
-
-  write(bucket: string, call: object, arrivedAt: number): void {
-    this.underWay -= 1;
-    if (this.#isOver) return;
-    const now = this.#parts.clock.monotonic();
-    const isLast = this.underWay === 0 && !this.takes(now);
-    if (isLast || now - this.#lookedAt >= lookEveryMs) {
-      this.#lookedAt = now;
-      for (const { label, limits } of this.#changed()) this.#untold.set(label, limits);
-    }
-    const limits = this.#untold.get(bucket);
-    this.#untold.delete(bucket);
-    this.#line({ at: tenth(arrivedAt - this.#startedAt), bucket, ...call, limits });
-    if (isLast) return this.#end();
-    if (this.#out.writableLength <= maxUnsentBytes) return;
-    this.#line({ sluice: 'recording', ended: 'reader_too_slow' });
-    this.#end();
-  }
-
-  cut(): void {
-    this.#out.destroy();
-    this.#forget();
-  }
-
-  #line(line: object): void {
-    this.#out.write(`${JSON.stringify(line)}\n`);
-  }
+  const line = (value: object): void => void out.write(`${JSON.stringify(value)}\n`);
 
   /** The buckets whose quota is another one than the reader was told, who is told of it now. `levels`: units used of each limit. */
-  #changed() {
-    return this.#parts.buckets().flatMap(({ upstream, snapshot: { bucket, meters } }) => {
+  const changed = () =>
+    buckets().flatMap(({ upstream, snapshot: { bucket, meters } }) => {
       const label = bucketLabel(bucket);
       const limits = meters.map(({ meter, limit, windowMs, isReported }): RecordedMeter => {
         const known = { meter, limit, windowMs };
         return isReported === true ? { ...known, isStated: true } : known;
       });
       const text = JSON.stringify(limits);
-      if (this.#told.get(label) === text) return [];
-      this.#told.set(label, text);
+      if (told.get(label) === text) return [];
+      told.set(label, text);
       return { upstream, label, limits, levels: meters.map(({ level }) => level) };
     });
-  }
 
-  #end(): void {
-    this.#out.end();
-    this.#forget();
-  }
+  const recording = {
+    /** Calls that are to be written yet. */
+    underWay: 0,
+    takes: (now: number): boolean => now < startedAt + seconds * 1_000,
+    write(bucket: string, call: object, arrivedAt: number): void {
+      recording.underWay -= 1;
+      if (isOver) return;
+      const now = clock.monotonic();
+      const isLast = recording.underWay === 0 && !recording.takes(now);
+      if (isLast || now - lookedAt >= lookEveryMs) {
+        lookedAt = now;
+        for (const { label, limits } of changed()) untold.set(label, limits);
+      }
+      const limits = untold.get(bucket);
+      untold.delete(bucket);
+      line({ at: tenth(arrivedAt - startedAt), bucket, ...call, limits });
+      const isTooSlow = !isLast && out.writableLength > maxUnsentBytes;
+      if (isTooSlow) line({ sluice: 'recording', ended: 'reader_too_slow' });
+      if (isLast || isTooSlow) end();
+    },
+    cut: (): void => void out.destroy(),
+  };
 
-  #forget(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    this.#cancelEnd();
-    this.#onEnd();
+  const cancelEnd = clock.after(seconds * 1_000, () => {
+    if (recording.underWay === 0) end();
+  });
+  const over = (): void => {
+    isOver = true;
+    cancelEnd();
+    onOver();
+  };
+  const end = (): void => {
+    out.end();
+    over();
+  };
+  out.on('close', over).on('error', over).set('Content-Type', 'application/jsonl');
+  const upstreams = upstreamsOf(settings());
+  for (const { upstream, label, limits, levels } of changed()) {
+    const known = upstreams[upstream];
+    const used = levels.map((level) => (tenth(level) > 0 ? { used: tenth(level) } : {}));
+    if (known !== undefined) known.buckets[label] = limits.map((meter, at) => ({ ...meter, ...used[at] }));
   }
+  const header: RecordingHeader = {
+    sluice: 'recording',
+    version: recordingVersion,
+    startedAt: new Date(clock.now()).toISOString(),
+    limits: { upstreams, workspaces },
+  };
+  line(header);
+  out.flushHeaders();
+  return recording;
 }

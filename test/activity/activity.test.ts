@@ -2,7 +2,12 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
 import { Cell, without } from '../../src/activity/cell.policy.ts';
-import { embeddedActivity, nobody, Recorder } from '../../src/activity/recorder.ts';
+import {
+  createActivityRecorder,
+  embeddedActivity,
+  nobody,
+  type Recorder,
+} from '../../src/activity/recorder.ts';
 import { windowOf } from '../../src/activity/activity.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
@@ -12,7 +17,8 @@ import { callAt, driven, ended, lm, settableClock } from '../telemetry/drive.ts'
 
 const minute = 60_000;
 
-const recorderAt = (clock: Clock): Recorder => new Recorder({ clock, labelOf, shared: embeddedActivity });
+const recorderAt = (clock: Clock): Recorder =>
+  createActivityRecorder({ clock, labelOf, shared: embeddedActivity });
 /** What is known of the calls of a workspace. */
 const hourOf = async (recorder: Recorder, workspaceId: string, minutes = 60) => {
   const hour = await recorder.hour();

@@ -2,8 +2,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { Recorder, type LaneCalls } from '../../src/activity/recorder.ts';
-import { RedisActivity } from '../../src/activity/redis-activity.ts';
+import { createActivityRecorder, type LaneCalls, type Recorder } from '../../src/activity/recorder.ts';
+import { createRedisActivity } from '../../src/activity/redis-activity.ts';
 import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { workspaceLabel } from '../../src/identity.ts';
@@ -19,7 +19,7 @@ const ok = ended();
 
 interface Replica {
   readonly name: string;
-  readonly shared: RedisActivity;
+  readonly shared: ReturnType<typeof createRedisActivity>;
   readonly recorder: Recorder;
   readonly errors: string[];
 }
@@ -46,9 +46,14 @@ function replica(name: string, live: readonly LaneCalls[] = [], labelKey = 'one 
   const errors: string[] = [];
   const onError = (kind: string) => void errors.push(kind);
   const common = { clock, random: systemRandom, onError, onCommand: () => {} };
-  const shared = new RedisActivity({ ...common, settings, labelKey, replica: name });
+  const shared = createRedisActivity({ ...common, settings, labelKey, replica: name });
   const calls = () => live.map((each) => ({ ...each, workspaceId: lane[0], upstream: lane[1] }));
-  const made = { name, shared, recorder: new Recorder({ clock, labelOf, shared, live: calls }), errors };
+  const made = {
+    name,
+    shared,
+    recorder: createActivityRecorder({ clock, labelOf, shared, live: calls }),
+    errors,
+  };
   replicas.push(made);
   return made;
 }
@@ -95,7 +100,7 @@ async function seen({ recorder }: Replica) {
 test('activity is the sum of three replicas on each, with each call counted once, and the number of replicas', async () => {
   const [one, two, three] = [replica('one'), replica('two'), replica('three')];
   await published(two);
-  one.recorder.arrived(...lane);
+  one.recorder.arrived(...lane, { requests: 1 });
   one.recorder.ended(...lane, { ...ok, waitedMs: 40 });
   await published(one);
   two.recorder.ended(...lane, { ...ok, waitedMs: 2_000.5 });

@@ -4,8 +4,8 @@
  *
  * Owns: patterns of arrivals and of limits, and how a pattern is multiplied. Does not own: any decision about a call.
  */
-import { Headrooms } from '../../src/activity/headrooms.ts';
-import { embeddedActivity, Recorder } from '../../src/activity/recorder.ts';
+import { createHeadrooms } from '../../src/activity/headrooms.ts';
+import { embeddedActivity, createActivityRecorder } from '../../src/activity/recorder.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Lesson, MeterSetting } from '../../src/limiter/limiter.ts';
 import { createPressure } from '../../src/observation/pressure.ts';
@@ -113,7 +113,7 @@ export async function course(pattern: Pattern, factor: number) {
   const between = ([from, until]: readonly [number, number]): number => from + random.next() * (until - from);
   const clock = new FakeClock();
   const { queue, limiter, ceilings: store } = embeddedQueue({ clock });
-  const recorder = new Recorder({ clock, shared: embeddedActivity, labelOf: (id) => id });
+  const recorder = createActivityRecorder({ clock, shared: embeddedActivity, labelOf: (id) => id });
   const upstream = stated === null ? null : new Bucket(stated, 0);
   let refused = 0;
   let number = 0;
@@ -170,7 +170,7 @@ export async function course(pattern: Pattern, factor: number) {
   await clock.run(last + maxWaitMs + 10_000);
   if (failures.length > 0) throw failures[0];
   const pressure = createPressure({ clock, limiter, ceilings: store, admission: queue });
-  const headrooms = new Headrooms(
+  const headrooms = createHeadrooms(
     recorder,
     () => ({ ...pressure.inForce('u'), stated: pattern.meters, maxWaitMs, maxQueued: 1_000 }),
     clock,

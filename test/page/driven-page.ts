@@ -12,7 +12,7 @@ import type { Settings } from '../../src/config/settings.ts';
 import type { HeldBy } from '../../src/errors.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { bucketKey } from '../../src/ids.ts';
-import { Observation } from '../../src/observation/observation.ts';
+import { createObservation } from '../../src/observation/observation.ts';
 import { noCeilings } from '../../src/observation/pressure.ts';
 import {
   idleProcess,
@@ -70,7 +70,7 @@ export function drivenObservation(
     ceilings: noCeilings,
   };
   const parts = { clock, random: fixedRandom(0.5), destination: memoryLines(), shared };
-  const observation = new Observation(settings, parts);
+  const observation = createObservation(settings, parts);
   const { telemetry } = observation;
   const inForce = (upstream: string): Pick<InForce, 'lanes' | 'buckets'> => ({
     lanes: state.lanes.get(upstream) ?? [],

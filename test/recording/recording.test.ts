@@ -7,7 +7,7 @@ import { parseSettings } from '../../src/config/load.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { bucketKey, laneKey } from '../../src/ids.ts';
 import { recordedCall, recordingHeader, type RecordedCall } from '../../src/recording/format.ts';
-import { Recorder, type Arrival } from '../../src/recording/recorder.ts';
+import { createRecorder, type Arrival } from '../../src/recording/recorder.ts';
 import { quota } from '../dispatch/feedback/learning.ts';
 import { begun, ran } from '../support/command.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
@@ -167,7 +167,7 @@ test('what was used when it began is written, and when the upstream was closed',
 });
 
 test('a reader that does not read is told that it was too slow, and holds no memory', async () => {
-  const recorder = new Recorder({
+  const recorder = createRecorder({
     clock: systemClock,
     settings: () => parseSettings(gateway.yaml, { path: 'test.yaml', env: {} }),
     labelOf: (id) => `w_${id}`,

@@ -10,8 +10,8 @@ import { Refusal } from '../../src/errors.ts';
 import { createGateway } from '../../src/gateway.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { Pipeline } from '../../src/pipeline.ts';
-import { Recorder } from '../../src/recording/recorder.ts';
-import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
+import { createRecorder, type Recorder } from '../../src/recording/recorder.ts';
+import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 export interface Arrival {
@@ -69,8 +69,8 @@ export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]):
   const clock = new FakeClock();
   const settings = settingsOf(scene);
   const destination = { write: () => {} };
-  const telemetry = new RunningTelemetry(settings, { clock, random: systemRandom, destination });
-  const recorder = new Recorder({
+  const telemetry = createTelemetry(settings, { clock, random: systemRandom, destination });
+  const recorder = createRecorder({
     clock,
     settings: () => settings,
     labelOf: (workspace) => workspaceLabel(labelKey, workspace),
