@@ -6,11 +6,11 @@ import type { CeilingsNow } from './activity/shape.ts';
 import { AdmissionQueue } from './admission/admission.ts';
 import { callSettings, settingsOfOperation } from './admission/buckets.policy.ts';
 import type { AdmissionRequest, BucketLane } from './admission/ticket.ts';
-import { Keyring } from './auth/authenticate.ts';
-import { Breakers } from './breaker/breakers.ts';
+import { createKeyring } from './auth/authenticate.ts';
+import { createBreakers, type Breakers } from './breaker/breakers.ts';
 import { every, type Clock, type Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
-import { Controls } from './control/controls.ts';
+import { createControls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
 import { Credentials } from './credentials/credentials.ts';
 import type { AgentParts } from './dispatch/agents.ts';
@@ -24,7 +24,7 @@ import { fieldsForClient } from './journey/attempts.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure, noCeilings } from './observation/pressure.ts';
 import { Pipeline, type PipelineParts } from './pipeline.ts';
-import { JoinedQuotas } from './quotas/joined-quotas.ts';
+import { createJoinedQuotas, type JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Recorder } from './recording/recorder.ts';
 import { Repeats } from './repeats/repeats.ts';
 import { createMapsIn } from './replicated/redis-map.ts';
@@ -53,7 +53,7 @@ export function createGateway(options: GatewayOptions) {
   let current = createRuntime(settings, options);
   const runtime = () => current;
   const { labelKey } = settings.privacy;
-  const keyring = new Keyring(() => runtime().keys, clock);
+  const keyring = createKeyring(() => runtime().keys, clock);
   const dispatcher = new Dispatcher(clock);
   const send = createEndpoint({ clock, resolve });
   const onError = (): void => telemetry.count('sluice_redis_errors_total', { kind: 'other' });
@@ -96,12 +96,12 @@ export function createGateway(options: GatewayOptions) {
       telemetry.reckoned(workspaceId, upstream, reckoned),
     onFailure: failed('a limiter operation failed'),
   });
-  const quotas: JoinedQuotas = new JoinedQuotas({
+  const quotas: JoinedQuotas = createJoinedQuotas({
     ...shared,
     onJoined: () => admission.moveToJoinedBuckets(),
     onFailure: failed('buckets that share a quota could not be joined'),
   });
-  const breakers: Breakers = new Breakers({
+  const breakers: Breakers = createBreakers({
     ...shared,
     onBreakerOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
     onRefused: (upstream, { status, retryInMs, said }) =>
@@ -114,7 +114,7 @@ export function createGateway(options: GatewayOptions) {
     onFailure: failed('a breaker failed'),
   });
   const pressure = createPressure({ clock, limiter, ceilings, admission });
-  const controls = new Controls({
+  const controls = createControls({
     ...shared,
     limiter,
     bucketsOf: (upstream) => pressure.bucketsOf(upstream),

@@ -19,13 +19,11 @@ const maxKeyBytes = 256;
 const keyForm = /^[A-Za-z0-9._~+/-]+=*$/;
 
 /** Lower-case names of the fields in which credentials are sent to upstreams: an SDK may put its API key there. */
-export function injectedFields({
-  upstreams,
-  workspaces,
-}: Pick<Settings, 'upstreams' | 'workspaces'>): ReadonlySet<string> {
+export function injectedFields(settings: Pick<Settings, 'upstreams' | 'workspaces'>): ReadonlySet<string> {
   const fields = new Set<string>();
-  for (const { credential } of upstreams.values()) if (credential !== null) fields.add(credential.field);
-  for (const { credentials } of workspaces.values())
+  for (const { credential } of settings.upstreams.values())
+    if (credential !== null) fields.add(credential.field);
+  for (const { credentials } of settings.workspaces.values())
     for (const { field } of credentials.values()) fields.add(field);
   return fields;
 }
@@ -51,19 +49,14 @@ export function authenticate(
     throw invalid('Send one API key: two fields hold different ones.');
   }
   const isUsable = chosen.key.length <= maxKeyBytes && keyForm.test(chosen.key);
-  const match = isUsable ? keyring.find(chosen.key) : null;
+  const match = isUsable ? keyring(chosen.key) : null;
   if (match === null) throw unauthenticated();
   if (targetShows(chosen.key, rawUrl)) {
     const words =
       'The target contains an API key, which must not travel upstream: send it in a header field only.';
     throw invalid(words, 'target');
   }
-  return {
-    workspace: match.workspace,
-    key: match.key,
-    keyFields: fieldsThatShow(chosen.key, rawFields, chosen.field),
-    stillValid: match.stillValid,
-  };
+  return { ...match, keyFields: fieldsThatShow(chosen.key, rawFields, chosen.field) };
 }
 
 const invalid = (detail: string, param?: string): Refusal =>
@@ -76,19 +69,13 @@ export const unauthenticated = (): Refusal =>
       "The API key is missing, unknown here, expired or removed. Send a valid one of Sluice, not the upstream's, as `Authorization: Bearer slc_…`, or in the field `Sluice-Key`.",
   });
 
-/** A key that a call offers, and in which field (lower case). */
-interface Candidate {
-  readonly field: string;
-  readonly key: string;
-}
-
 /**
- * Keys that the call offers, the one that counts first. Where some upstream's credential is sent in `Authorization`, SDKs write the key there
+ * Keys that the call offers, and in which fields (lower case), the one that counts first. Where some upstream's credential is sent in `Authorization`, SDKs write the key there
  * as they write that one. @throws Refusal when a field that may say who calls is repeated
  */
-function candidatesOf(rawFields: readonly string[], injected: ReadonlySet<string>): readonly Candidate[] {
+function candidatesOf(rawFields: readonly string[], injected: ReadonlySet<string>) {
   const seen: string[] = [];
-  const found: Candidate[] = [];
+  const found: { readonly field: string; readonly key: string }[] = [];
   let authorization = '';
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const field = (rawFields[at] ?? '').toLowerCase();
@@ -159,15 +146,10 @@ function decodedOnce(text: string): string {
   }
 }
 
+/** A key, and whose it is. */
 interface Entry {
   readonly workspace: WorkspaceSettings;
   readonly key: WorkspaceKey;
-}
-
-/** A valid key: whose it is. */
-interface KeyMatch extends Entry {
-  /** True while the key still names the same workspace and has not expired. */
-  readonly stillValid: () => boolean;
 }
 
 /** The keys of all workspaces, by digest, hexadecimal. A reload makes a new index while the old one is in use. */
@@ -180,27 +162,20 @@ export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyInd
   return index;
 }
 
-export class Keyring {
-  readonly #clock: Pick<Clock, 'now'>;
-  /** Those that are valid now: a key that a reload has removed is refused at once, waiting calls included. */
-  readonly #keys: () => KeyIndex;
+/** Finds the valid entry of a key, and afterwards whether it is valid still. */
+export type Keyring = ReturnType<typeof createKeyring>;
 
-  constructor(keys: () => KeyIndex, clock: Pick<Clock, 'now'>) {
-    this.#clock = clock;
-    this.#keys = keys;
-  }
-
-  /** The workspace of a key that is known and not expired, else `null`. */
-  find(key: string): KeyMatch | null {
+/** `keys`: those that are valid now: a key that a reload has removed is refused at once, waiting calls included. */
+export function createKeyring(keys: () => KeyIndex, clock: Pick<Clock, 'now'>) {
+  const valid = (sha256: string): Entry | null => {
+    const entry = keys().get(sha256);
+    return entry !== undefined && clock.now() < (entry.key.expiresAt ?? Infinity) ? entry : null;
+  };
+  return (key: string) => {
     // The digest is asked for as text: making a buffer, and text of it, takes three times as long.
-    const name = hash('sha256', key, 'hex');
-    const entry = this.#valid(name);
-    return entry && { ...entry, stillValid: () => this.#valid(name)?.workspace.id === entry.workspace.id };
-  }
-
-  /** @param name SHA-256 of the key, hexadecimal. Not for logs. */
-  #valid(name: string): Entry | null {
-    const entry = this.#keys().get(name);
-    return entry !== undefined && this.#clock.now() < (entry.key.expiresAt ?? Infinity) ? entry : null;
-  }
+    const sha256 = hash('sha256', key, 'hex');
+    const entry = valid(sha256);
+    /** True while the key still names the same workspace and has not expired. */
+    return entry && { ...entry, stillValid: () => valid(sha256)?.workspace.id === entry.workspace.id };
+  };
 }

@@ -175,19 +175,6 @@ const closedMs = 60_000;
 const maxUnconfirmed = 1_000;
 const unconfirmedMs = 900_000;
 
-export interface BreakersParts {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly labelKey: string;
-  readonly createMap: CreateMap;
-  /** A breaker opened: calls that wait may be concerned. */
-  readonly onBreakerOpened: () => void;
-  /** A call of this replica was refused; `shown` says when the next one may probe. */
-  readonly onRefused: (upstream: string, shown: ObservedBreaker) => void;
-  /** Called when background work fails. */
-  readonly onFailure: (failure: unknown) => void;
-}
-
 /** A breaker's name, and by what it is found to belong to an upstream and a credential. Keyed digests. */
 export interface BreakerId {
   readonly key: string;
@@ -208,216 +195,208 @@ interface KnownBreaker {
   readonly version: string;
 }
 
-export class Breakers {
-  readonly #parts: BreakersParts;
-  readonly #map: SharedMap<SharedBreaker>;
-  readonly #replica: string;
-  #changes = 0;
+export type Breakers = ReturnType<typeof createBreakers>;
+
+export function createBreakers(parts: {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly labelKey: string;
+  readonly createMap: CreateMap;
+  /** A breaker opened: calls that wait may be concerned. */
+  readonly onBreakerOpened: () => void;
+  /** A call of this replica was refused; `shown` says when the next one may probe. */
+  readonly onRefused: (upstream: string, shown: ObservedBreaker) => void;
+  /** Called when background work fails. */
+  readonly onFailure: (failure: unknown) => void;
+}) {
+  const { clock, onFailure } = parts;
+  const now = (): number => clock.monotonic();
+  const replica = parts.random.hex(8);
+  let changes = 0;
+  const nextVersion = (): string => `${replica}.${++changes}`;
   /** By name. Looked at with `peek`, so that their order is that of changes. */
-  readonly #known = new LRUCache<string, KnownBreaker>(atMost(maxKnown));
+  const breakers = new LRUCache<string, KnownBreaker>(atMost(maxKnown));
   /** Names of the breakers that may concern a call: a waiting call is asked about again and again. */
-  readonly #names = new WeakMap<BreakerSubject, ReadonlyMap<Concern, BreakerId>>();
+  const namesOfCalls = new WeakMap<BreakerSubject, ReadonlyMap<Concern, BreakerId>>();
   /** When a refusal was met that has to be confirmed, by breaker. */
-  readonly #unconfirmed = new LRUCache<string, number>(atMost(maxUnconfirmed));
+  const unconfirmed = new LRUCache<string, number>(atMost(maxUnconfirmed));
+  const map: SharedMap<SharedBreaker> = parts.createMap({
+    name: 'breaker.5',
+    onChange: (_name, entry) => {
+      if (!entry.owner.startsWith(replica)) adopt(entry);
+    },
+  });
 
-  constructor(parts: BreakersParts) {
-    this.#parts = parts;
-    this.#replica = parts.random.hex(8);
-    this.#map = parts.createMap({
-      name: 'breaker.5',
-      onChange: (_name, entry) => {
-        if (!entry.owner.startsWith(this.#replica)) this.#adopt(entry);
-      },
-    });
+  /** Names are keyed digests, the same on every replica. */
+  const keyedName = (purpose: string, ...words: readonly string[]): string =>
+    digest(parts.labelKey, `breaker ${purpose}`, ...words);
+
+  function namesOf(subject: BreakerSubject): ReadonlyMap<Concern, BreakerId> {
+    const known = namesOfCalls.get(subject);
+    if (known !== undefined) return known;
+    const { upstream, credential } = subject;
+    const owner = {
+      upstream: keyedName('upstream', upstream),
+      credential: keyedName('owner', upstream, credential),
+    };
+    const names = new Map<Concern, BreakerId>();
+    for (const concern of Object.keys(partsOf) as Concern[]) {
+      const words = partsOf[concern](subject);
+      if (words.every((word) => word !== null))
+        names.set(concern, { key: keyedName(concern, upstream, credential, ...words), ...owner });
+    }
+    namesOfCalls.set(subject, names);
+    return names;
   }
 
-  /** False: no call needs to be asked about. */
-  get isAnyOpen(): boolean {
-    return this.#known.size > 0;
+  /** The breakers of a call. Those that no call has asked for in a long time are forgotten. */
+  function* concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
+    for (const { key } of namesOf(subject).values()) {
+      const known = breakers.peek(key);
+      if (known === undefined) continue;
+      if (isForgotten(known.state, now())) breakers.delete(key);
+      else yield known;
+    }
   }
 
-  /** Why a call must not be sent now; `null` = it may, or would be a probe. */
-  openBreakerRefusal(subject: BreakerSubject): Refusal | null {
-    if (!this.isAnyOpen) return null;
-    const now = this.#now();
-    for (const { state } of this.#concerning(subject))
-      if (asProbe(state, now) === null) return breakerRefusal(state, now);
+  function set(id: BreakerId, state: Breaker, version = nextVersion()): KnownBreaker {
+    const known = { id, state, version };
+    breakers.set(id.key, known);
+    if (state.kind === 'open') parts.onBreakerOpened();
+    return known;
+  }
+
+  /** Puts a state into the map, over that of the version `over`; `null`: where there is none. */
+  function put({ id, state, version }: KnownBreaker, over: string | null): Promise<PutReply<SharedBreaker>> {
+    const { until, ...shared } = state;
+    const ttlMs = memoryMs + Math.max(0, until - now());
+    return map.put({ name: id.key }, { id, state: shared }, { owner: version, ttlMs, over });
+  }
+
+  /** Makes this breaker what an entry says. Returns its state; `null` = it is closed. */
+  function adopt({ value: { id, state }, owner, leftMs }: Entry<SharedBreaker>): Breaker | null {
+    const known = breakers.peek(id.key);
+    if (known?.version === owner) return known.state;
+    if (state !== null) return set(id, { ...state, until: now() + leftMs - memoryMs }, owner).state;
+    breakers.delete(id.key);
     return null;
-  }
-
-  /**
-   * A call is about to be sent. Resolves with the breakers for which this call is the one that finds out for all others.
-   * @throws Refusal `upstream_refused`
-   */
-  async pass(subject: BreakerSubject): Promise<readonly BreakerId[]> {
-    const probed: BreakerId[] = [];
-    try {
-      for (const known of this.#concerning(subject)) if (await this.#claim(known)) probed.push(known.id);
-    } catch (refusal) {
-      this.observe(subject, probed, { kind: 'silent' });
-      throw refusal;
-    }
-    return probed;
-  }
-
-  /** What became of a call that was sent, and for which breakers it was the probe. */
-  observe(subject: BreakerSubject, probed: readonly BreakerId[], observation: Observation): void {
-    if (observation.kind === 'succeeded' && this.#unconfirmed.size > 0)
-      for (const { key } of this.#namesOf(subject).values()) this.#unconfirmed.delete(key);
-    const refused = observation.kind === 'refused' ? this.#refusedBreaker(subject, observation) : null;
-    for (const id of probed) {
-      if (id.key === refused?.key) continue;
-      const state = this.#known.peek(id.key)?.state;
-      if (observation.kind === 'succeeded') this.#close(id);
-      else if (state?.kind === 'probing') this.#change(id, afterSilence(state, this.#now()));
-    }
-    if (refused === null || observation.kind !== 'refused') return;
-    const before = this.#known.peek(refused.key)?.state ?? null;
-    const now = { ms: this.#now(), unixMs: this.#parts.clock.now() };
-    const isProbe = probed.some(({ key }) => key === refused.key);
-    const state = afterRefusal(before, { ...observation, isProbe }, now);
-    if (state === before) return;
-    this.#change(refused, state);
-    this.#parts.onRefused(subject.upstream, shown(state, now.ms));
-  }
-
-  /** Breakers of an upstream, or of one credential of it; the one whose next probe is due first comes first. */
-  observed(upstream: string, credential: string | null = null): readonly ObservedBreaker[] {
-    const now = this.#now();
-    const own = credential === null ? null : this.#digest('owner', upstream, credential);
-    return this.#of(upstream)
-      .filter(({ id, state }) => (own === null || id.credential === own) && !isForgotten(state, now))
-      .map(({ state }) => shown(state, now))
-      .toSorted((a, b) => a.retryInMs - b.retryInMs);
-  }
-
-  /** Closes all breakers of an upstream, on all replicas: an operator says that it takes calls again. */
-  closeAllOf(upstream: string): void {
-    for (const { id } of this.#of(upstream)) this.#close(id);
-  }
-
-  #of(upstream: string): readonly KnownBreaker[] {
-    if (this.#known.size === 0) return [];
-    const wanted = this.#digest('upstream', upstream);
-    return [...this.#known.values()].filter(({ id }) => id.upstream === wanted);
-  }
-
-  /** The breaker that a refusal opens; `null` = none, or none yet: it may lie in the call alone, and is the first of that kind. */
-  #refusedBreaker(subject: BreakerSubject, { throttle }: Refused): BreakerId | null {
-    const concern = concernOf(throttle);
-    const id = concern === null ? undefined : this.#namesOf(subject).get(concern);
-    if (id === undefined) return null;
-    if (!needsConfirmation(throttle) || this.#known.peek(id.key) !== undefined) return id;
-    const now = this.#now();
-    const metAt = this.#unconfirmed.get(id.key) ?? -Infinity;
-    this.#unconfirmed.set(id.key, now);
-    return now - metAt <= unconfirmedMs ? id : null;
-  }
-
-  #close(id: BreakerId): void {
-    this.#known.delete(id.key);
-    const closed = { owner: this.#nextVersion(), ttlMs: closedMs, over: anybody };
-    this.#background(this.#map.put({ name: id.key }, { id, state: null }, closed));
-  }
-
-  /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
-  async #claim({ id, state, version }: KnownBreaker): Promise<boolean> {
-    const probing = asProbe(state, this.#now());
-    if (probing === null) throw breakerRefusal(state, this.#now());
-    // Calls of this replica are refused from here on, whatever the map has.
-    const reply = await this.#put(this.#set(id, probing), version);
-    if (reply.kind !== 'lost' || reply.to.kind !== 'entry') return true;
-    const other = this.#adopt(reply.to);
-    if (other === null) return false;
-    throw breakerRefusal(other, this.#now());
   }
 
   /**
    * The change holds here at once. Of two replicas that change a breaker in the same moment the later one counts; but one that opens a
    * breaker of which it does not know takes over what the others know: how often it was refused.
    */
-  #change(id: BreakerId, state: Breaker): void {
-    const over = this.#known.has(id.key) ? anybody : null;
-    const changed = this.#set(id, state);
-    const share = async (): Promise<void> => {
-      const reply = await this.#put(changed, over);
-      if (reply.kind !== 'lost' || reply.to.kind !== 'entry') return;
-      // It was closed before the refusal.
-      if (reply.to.value.state === null) await this.#put(changed, anybody);
-      else if (this.#known.peek(id.key) === changed) this.#adopt(reply.to);
-    };
-    this.#background(share());
+  async function changeTo(id: BreakerId, state: Breaker): Promise<void> {
+    const over = breakers.has(id.key) ? anybody : null;
+    const changed = set(id, state);
+    const reply = await put(changed, over);
+    if (reply.kind !== 'lost' || reply.to.kind !== 'entry') return;
+    // It was closed before the refusal.
+    if (reply.to.value.state === null) await put(changed, anybody);
+    else if (breakers.peek(id.key) === changed) adopt(reply.to);
   }
 
-  /** Puts a state into the map, over that of the version `over`; `null`: where there is none. */
-  #put({ id, state, version }: KnownBreaker, over: string | null): Promise<PutReply<SharedBreaker>> {
-    const { until, ...shared } = state;
-    const ttlMs = memoryMs + Math.max(0, until - this.#now());
-    return this.#map.put({ name: id.key }, { id, state: shared }, { owner: version, ttlMs, over });
+  function close(id: BreakerId): void {
+    breakers.delete(id.key);
+    const closed = { owner: nextVersion(), ttlMs: closedMs, over: anybody };
+    map.put({ name: id.key }, { id, state: null }, closed).catch(onFailure);
   }
 
-  /** Makes this breaker what an entry says. Returns its state; `null` = it is closed. */
-  #adopt({ value: { id, state }, owner, leftMs }: Entry<SharedBreaker>): Breaker | null {
-    const known = this.#known.peek(id.key);
-    if (known?.version === owner) return known.state;
-    if (state !== null)
-      return this.#set(id, { ...state, until: this.#now() + leftMs - memoryMs }, owner).state;
-    this.#known.delete(id.key);
-    return null;
+  /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
+  async function claim({ id, state, version }: KnownBreaker): Promise<boolean> {
+    const probing = asProbe(state, now());
+    if (probing === null) throw breakerRefusal(state, now());
+    // Calls of this replica are refused from here on, whatever the map has.
+    const reply = await put(set(id, probing), version);
+    if (reply.kind !== 'lost' || reply.to.kind !== 'entry') return true;
+    const other = adopt(reply.to);
+    if (other === null) return false;
+    throw breakerRefusal(other, now());
   }
 
-  #set(id: BreakerId, state: Breaker, version = this.#nextVersion()): KnownBreaker {
-    const known = { id, state, version };
-    this.#known.set(id.key, known);
-    if (state.kind === 'open') this.#parts.onBreakerOpened();
-    return known;
+  /** The breaker that a refusal opens; `null` = none, or none yet: it may lie in the call alone, and is the first of that kind. */
+  function refusedBreaker(subject: BreakerSubject, { throttle }: Refused): BreakerId | null {
+    const concern = concernOf(throttle);
+    const id = concern === null ? undefined : namesOf(subject).get(concern);
+    if (id === undefined) return null;
+    if (!needsConfirmation(throttle) || breakers.has(id.key)) return id;
+    const metAt = unconfirmed.get(id.key) ?? -Infinity;
+    unconfirmed.set(id.key, now());
+    return now() - metAt <= unconfirmedMs ? id : null;
   }
 
-  #nextVersion(): string {
-    this.#changes += 1;
-    return `${this.#replica}.${this.#changes}`;
-  }
-
-  /** The breakers of a call. Those that no call has asked for in a long time are forgotten. */
-  *#concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
-    for (const { key } of this.#namesOf(subject).values()) {
-      const known = this.#known.peek(key);
-      if (known === undefined) continue;
-      if (isForgotten(known.state, this.#now())) this.#known.delete(key);
-      else yield known;
+  /** What became of a call that was sent, and for which breakers it was the probe. */
+  function observe(subject: BreakerSubject, probed: readonly BreakerId[], observation: Observation): void {
+    const hasSucceeded = observation.kind === 'succeeded';
+    if (hasSucceeded && unconfirmed.size > 0)
+      for (const { key } of namesOf(subject).values()) unconfirmed.delete(key);
+    const refused = observation.kind === 'refused' ? refusedBreaker(subject, observation) : null;
+    for (const id of probed) {
+      if (id.key === refused?.key) continue;
+      const state = breakers.peek(id.key)?.state;
+      if (hasSucceeded) close(id);
+      else if (state?.kind === 'probing') changeTo(id, afterSilence(state, now())).catch(onFailure);
     }
+    if (refused === null || observation.kind !== 'refused') return;
+    const before = breakers.peek(refused.key)?.state ?? null;
+    const isProbe = probed.some(({ key }) => key === refused.key);
+    const state = afterRefusal(before, { ...observation, isProbe }, { ms: now(), unixMs: clock.now() });
+    if (state === before) return;
+    changeTo(refused, state).catch(onFailure);
+    parts.onRefused(subject.upstream, shown(state, now()));
   }
 
-  #namesOf(subject: BreakerSubject): ReadonlyMap<Concern, BreakerId> {
-    const known = this.#names.get(subject);
-    if (known !== undefined) return known;
-    const { upstream, credential } = subject;
-    const owner = {
-      upstream: this.#digest('upstream', upstream),
-      credential: this.#digest('owner', upstream, credential),
-    };
-    const names = new Map<Concern, BreakerId>();
-    for (const concern of Object.keys(partsOf) as Concern[]) {
-      const parts = partsOf[concern](subject).filter((part) => part !== null);
-      if (parts.length === partsOf[concern](subject).length)
-        names.set(concern, { key: this.#digest(concern, upstream, credential, ...parts), ...owner });
-    }
-    this.#names.set(subject, names);
-    return names;
+  function ofUpstream(upstream: string): readonly KnownBreaker[] {
+    if (breakers.size === 0) return [];
+    const wanted = keyedName('upstream', upstream);
+    return [...breakers.values()].filter(({ id }) => id.upstream === wanted);
   }
 
-  /** Names are keyed digests, the same on every replica. */
-  #digest(purpose: string, ...parts: readonly string[]): string {
-    return digest(this.#parts.labelKey, `breaker ${purpose}`, ...parts);
-  }
+  return {
+    observe,
 
-  #background(work: Promise<unknown>): void {
-    work.catch(this.#parts.onFailure);
-  }
+    /** False: no call needs to be asked about. */
+    get isAnyOpen(): boolean {
+      return breakers.size > 0;
+    },
 
-  #now(): number {
-    return this.#parts.clock.monotonic();
-  }
+    /** Why a call must not be sent now; `null` = it may, or would be a probe. */
+    openBreakerRefusal(subject: BreakerSubject): Refusal | null {
+      if (breakers.size === 0) return null;
+      for (const { state } of concerning(subject))
+        if (asProbe(state, now()) === null) return breakerRefusal(state, now());
+      return null;
+    },
+
+    /**
+     * A call is about to be sent. Resolves with the breakers for which this call is the one that finds out for all others.
+     * @throws Refusal `upstream_refused`
+     */
+    async pass(subject: BreakerSubject): Promise<readonly BreakerId[]> {
+      const probed: BreakerId[] = [];
+      try {
+        for (const known of concerning(subject)) if (await claim(known)) probed.push(known.id);
+      } catch (refusal) {
+        observe(subject, probed, { kind: 'silent' });
+        throw refusal;
+      }
+      return probed;
+    },
+
+    /** Breakers of an upstream, or of one credential of it; the one whose next probe is due first comes first. */
+    observed(upstream: string, credential: string | null = null): readonly ObservedBreaker[] {
+      const own = credential === null ? null : keyedName('owner', upstream, credential);
+      return ofUpstream(upstream)
+        .filter(({ id, state }) => (own === null || id.credential === own) && !isForgotten(state, now()))
+        .map(({ state }) => shown(state, now()))
+        .toSorted((a, b) => a.retryInMs - b.retryInMs);
+    },
+
+    /** Closes all breakers of an upstream, on all replicas: an operator says that it takes calls again. */
+    closeAllOf(upstream: string): void {
+      for (const { id } of ofUpstream(upstream)) close(id);
+    },
+  };
 }
 
 /** The word that tells most: the code, or else the type. */

@@ -20,16 +20,6 @@ const memoryMs = 86_400_000;
 /** Quotas, and forms of calls, that are remembered at most, and buckets of one. */
 const maxQuotas = 10_000;
 const maxBuckets = 500;
-export interface JoinedQuotasParts {
-  readonly clock: Pick<Clock, 'monotonic'>;
-  readonly random: Pick<Random, 'hex'>;
-  readonly labelKey: string;
-  readonly createMap: CreateMap;
-  /** A bucket was joined: its calls belong to another one now. */
-  readonly onJoined: () => void;
-  /** Called when background work fails. */
-  readonly onFailure: (failure: unknown) => void;
-}
 
 /** The bucket of a call by its own parts, and these parts. */
 export interface OwnQuota {
@@ -49,91 +39,93 @@ export interface NamedQuota {
   bucketOf(name: string): BucketKey;
 }
 
-export class JoinedQuotas {
-  readonly #parts: JoinedQuotasParts;
-  readonly #map: SharedMap<readonly BucketKey[]>;
+export type JoinedQuotas = ReturnType<typeof createJoinedQuotas>;
+
+/** `onJoined`: a bucket was joined, so that its calls belong to another one now. `onFailure`: background work failed. */
+export function createJoinedQuotas(parts: {
+  readonly clock: Pick<Clock, 'monotonic'>;
+  readonly random: Pick<Random, 'hex'>;
+  readonly labelKey: string;
+  readonly createMap: CreateMap;
+  readonly onJoined: () => void;
+  readonly onFailure: (failure: unknown) => void;
+}) {
+  const { clock, random, labelKey } = parts;
+  const map: SharedMap<readonly BucketKey[]> = parts.createMap({
+    name: 'quota.2',
+    onChange: (quota, { value }) => learn(quota, value),
+  });
   /** Buckets of the quotas that several share, by the quota's name. */
-  readonly #shared = new Map<string, readonly BucketKey[]>();
-  #into: ReadonlyMap<BucketKey, BucketKey> = new Map();
+  const shared = new Map<string, readonly BucketKey[]>();
+  let into: ReadonlyMap<BucketKey, BucketKey> = new Map();
   /** When this replica last put a bucket and a quota into the map, monotonic milliseconds. */
-  readonly #reportedAt = new LRUCache<string, number>(atMost(maxQuotas));
+  const reportedAt = new LRUCache<string, number>(atMost(maxQuotas));
   /**
    * What a path names cannot always be told from what it does (`/repos/acme/shop/issues`). So a form (method and path without what names
    * single things) that no response has named yet is taken for the latest of those beside it; the response to its first call sets that
    * right. By forms and by their beginnings up to a segment. Known to each replica for itself.
    */
-  readonly #nameOfForm = new LRUCache<string, string>(atMost(maxQuotas));
+  const nameOfForm = new LRUCache<string, string>(atMost(maxQuotas));
   /** The first name that was found for the bucket of a form: if that is several things, its bucket joins no second quota to the first. */
-  readonly #nameOfBucket = new LRUCache<BucketKey, string>(atMost(maxQuotas));
+  const nameOfBucket = new LRUCache<BucketKey, string>(atMost(maxQuotas));
 
-  constructor(parts: JoinedQuotasParts) {
-    this.#parts = parts;
-    this.#map = parts.createMap({
-      name: 'quota.2',
-      onChange: (quota, { value }) => this.#learn(quota, value),
-    });
-  }
-
-  /** The bucket to which the calls of this one belong now. */
-  bucketOf(bucket: BucketKey): BucketKey {
-    return standsFor(bucket, this.#into);
-  }
-
-  /** The name that responses give to the quota of calls of a form, as far as is known. */
-  nameOf(upstream: string, form: string): string | null {
-    const known = [form, ...beginningsOf(form)].find((part) => this.#nameOfForm.has(`${upstream} ${part}`));
-    return this.#nameOfForm.get(`${upstream} ${known ?? form}`) ?? null;
-  }
-
-  /** What a response shows of the quota behind the bucket of its call. */
-  noteOwner({ bucket, parts, named }: OwnQuota, feedback: Feedback): void {
-    const { name } = feedback.scope ?? {};
-    if (named !== null && name !== undefined) {
-      const { upstream, credential, host, separate } = parts;
-      for (const part of [named.form, ...beginningsOf(named.form)])
-        this.#nameOfForm.set(`${upstream} ${part}`, name);
-      if (named.isOfForm && (this.#nameOfBucket.get(bucket) ?? name) === name) {
-        this.#nameOfBucket.set(bucket, name);
-        const words = ['name', upstream, credential, host, ...separate, name];
-        // The bucket of the form goes first: calls wait in it, and it knows already what its calls have used.
-        this.#report(words, [bucket, named.bucketOf(name)]);
-      }
-    }
-    for (const words of quotaNames(parts, feedback)) this.#report(words, [bucket]);
-  }
-
-  #report(words: readonly string[], buckets: readonly BucketKey[]): void {
-    const { clock, labelKey, onFailure } = this.#parts;
-    const report = [...buckets, ...words].join('\n');
+  function report(words: readonly string[], buckets: readonly BucketKey[]): void {
+    const said = [...buckets, ...words].join('\n');
     const now = clock.monotonic();
-    if (now - (this.#reportedAt.get(report) ?? -repeatMs) < repeatMs) return;
-    this.#reportedAt.set(report, now);
-    this.#claim(digest(labelKey, 'quota', ...words), buckets, report).catch(onFailure);
+    if (now - (reportedAt.get(said) ?? -repeatMs) < repeatMs) return;
+    reportedAt.set(said, now);
+    claim(digest(labelKey, 'quota', ...words), buckets, said).catch(parts.onFailure);
   }
 
-  async #claim(quota: string, claimed: readonly BucketKey[], report: string): Promise<void> {
-    const { random } = this.#parts;
+  async function claim(quota: string, claimed: readonly BucketKey[], said: string): Promise<void> {
     let buckets: readonly BucketKey[] = [];
     const life = { ttlMs: memoryMs, newOwner: () => random.hex(8) };
-    const written = await change(this.#map, { name: quota }, life, (found) => {
-      const before = found?.value ?? [];
-      buckets = [...new Set([...before, ...claimed])].slice(0, maxBuckets);
+    const written = await change(map, { name: quota }, life, (found) => {
+      buckets = [...new Set([...(found?.value ?? []), ...claimed])].slice(0, maxBuckets);
       return buckets;
     });
     // The next response says so again.
-    if (written === 'unavailable') this.#reportedAt.delete(report);
-    else this.#learn(quota, buckets);
+    if (written === 'unavailable') reportedAt.delete(said);
+    else learn(quota, buckets);
   }
 
-  #learn(quota: string, buckets: readonly BucketKey[]): void {
-    const known = this.#shared.get(quota);
-    if (buckets.length < 2 || (known === undefined && this.#shared.size >= maxQuotas)) return;
+  function learn(quota: string, buckets: readonly BucketKey[]): void {
+    const known = shared.get(quota);
+    if (buckets.length < 2 || (known === undefined && shared.size >= maxQuotas)) return;
     // A reply may come after the message of a later change.
     if (known !== undefined && buckets.every((bucket, at) => known[at] === bucket)) return;
-    this.#shared.set(quota, buckets);
-    this.#into = joinedBy(this.#shared);
-    this.#parts.onJoined();
+    shared.set(quota, buckets);
+    into = joinedBy(shared);
+    parts.onJoined();
   }
+
+  return {
+    /** The bucket to which the calls of this one belong now. */
+    bucketOf: (bucket: BucketKey): BucketKey => standsFor(bucket, into),
+
+    /** The name that responses give to the quota of calls of a form, as far as is known. */
+    nameOf(upstream: string, form: string): string | null {
+      const known = [form, ...beginningsOf(form)].find((part) => nameOfForm.has(`${upstream} ${part}`));
+      return nameOfForm.get(`${upstream} ${known ?? form}`) ?? null;
+    },
+
+    /** What a response shows of the quota behind the bucket of its call. */
+    noteOwner({ bucket, parts, named }: OwnQuota, feedback: Feedback): void {
+      const { name } = feedback.scope ?? {};
+      if (named !== null && name !== undefined) {
+        const { upstream, credential, host, separate } = parts;
+        for (const part of [named.form, ...beginningsOf(named.form)])
+          nameOfForm.set(`${upstream} ${part}`, name);
+        if (named.isOfForm && (nameOfBucket.get(bucket) ?? name) === name) {
+          nameOfBucket.set(bucket, name);
+          const words = ['name', upstream, credential, host, ...separate, name];
+          // The bucket of the form goes first: calls wait in it, and it knows already what its calls have used.
+          report(words, [bucket, named.bucketOf(name)]);
+        }
+      }
+      for (const words of quotaNames(parts, feedback)) report(words, [bucket]);
+    },
+  };
 }
 
 function standsFor(bucket: BucketKey, into: ReadonlyMap<BucketKey, BucketKey>): BucketKey {

@@ -7,7 +7,8 @@ import {
   injectedFields,
   unauthenticated,
   keyIndexOf,
-  Keyring,
+  createKeyring,
+  type Keyring,
 } from '../../src/auth/authenticate.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
@@ -41,7 +42,7 @@ const injected = injectedFields(settings);
 /** A keyring whose time and configuration a test can change. */
 function keyringOf(given: Settings) {
   const state = { now: expiry - 1, keys: keyIndexOf(given) };
-  const ring = new Keyring(() => state.keys, { now: () => state.now });
+  const ring = createKeyring(() => state.keys, { now: () => state.now });
   return { state, ring };
 }
 const { ring: keyring } = keyringOf(settings);
@@ -151,7 +152,7 @@ describe('an API key', () => {
     const { keyFields } = who(['Sluice-Key', short, 'Cookie', `k=${short}`], { ring });
     expect(keyFields.toSorted()).toEqual(['cookie', 'sluice-key']);
     for (const key of [long, odd]) {
-      expect(ring.find(key)).not.toBeNull();
+      expect(ring(key)).not.toBeNull();
       expect(outcome(['Sluice-Key', key], { ring })).toBe('unauthenticated');
     }
   });
@@ -254,10 +255,10 @@ describe('the authentication of a waiting call', () => {
     const valid = () => callers.map((caller) => caller.stillValid());
     state.keys = keyIndexOf(settingsWith(`${hash(acmeKey)}, ${hash('new')}`, hash(otherKey)));
     expect(valid()).toEqual([true, true]);
-    expect(ring.find('new')?.workspace.id).toBe('acme');
+    expect(ring('new')?.workspace.id).toBe('acme');
     state.keys = keyIndexOf(settingsWith(hash(otherKey), hash('something else')));
     expect(valid()).toEqual([false, false]);
-    expect(ring.find(otherKey)?.workspace.id).toBe('acme');
+    expect(ring(otherKey)?.workspace.id).toBe('acme');
   });
 });
 

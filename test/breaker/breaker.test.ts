@@ -4,7 +4,7 @@ import {
   afterRefusal,
   afterSilence,
   asProbe,
-  Breakers,
+  createBreakers,
   concernOf,
   firstPauseMs,
   isForgotten,
@@ -117,7 +117,7 @@ test('a replica that has missed an open breaker takes it over with its first ref
   };
   const map = new MemoryMap<never>(clock);
   const replica = () =>
-    new Breakers({
+    createBreakers({
       clock,
       random: systemRandom,
       labelKey: 'of a test',
