@@ -16,7 +16,6 @@ export function configJsonSchema(): Record<string, unknown> {
     target: 'draft-7',
     io: 'input',
     override: ({ jsonSchema, path }) => {
-      Reflect.deleteProperty(jsonSchema, 'restart');
       const { type } = jsonSchema;
       if (type !== 'integer' && type !== 'number' && type !== 'boolean') return;
       const { description, default: fallback, ...rule } = jsonSchema;

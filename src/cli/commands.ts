@@ -48,6 +48,18 @@ const admin = { admin: { type: 'string', default: 'http://127.0.0.1:9090' } } as
 const json = { json: { type: 'boolean', default: false } } as const;
 const control = { upstream: { type: 'string', short: 'u', default: '' }, ...admin } as const;
 
+/** A command about an upstream that takes nothing but its name. */
+const verb = (name: 'open' | 'resume', purpose: string, does: string) =>
+  define({
+    purpose,
+    usage: `sluice ${name} --upstream NAME [--admin URL]
+
+${does}
+The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
+    options: control,
+    run: async (values, io) => (await import('./running.ts')).runControl(name, values, io),
+  });
+
 /** Every command by its words, in the order in which help lists them. */
 export const commands = {
   init: define({
@@ -168,15 +180,11 @@ asked. Limits that the configuration does not write stay as recorded.
       return (await import('../../tools/rehearse/command.ts')).runRehearse(command, io);
     },
   }),
-  open: define({
-    purpose: 'reopen an upstream on all replicas',
-    usage: `sluice open --upstream NAME [--admin URL]
-
-Reopens what responses of an upstream have closed, on all replicas.
-The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
-    options: control,
-    run: async (values, io) => (await import('./running.ts')).runControl('open', values, io),
-  }),
+  open: verb(
+    'open',
+    'reopen an upstream on all replicas',
+    'Reopens what responses of an upstream have closed, on all replicas.',
+  ),
   pause: define({
     purpose: 'pause an upstream on all replicas',
     usage: `sluice pause --upstream NAME [--seconds TIME] [--admin URL]
@@ -190,14 +198,7 @@ The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
       return (await import('./running.ts')).runControl('pause', { ...values, seconds }, io);
     },
   }),
-  resume: define({
-    purpose: 'end a pause',
-    usage: `sluice resume --upstream NAME [--admin URL]
-
-Ends a pause. The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
-    options: control,
-    run: async (values, io) => (await import('./running.ts')).runControl('resume', values, io),
-  }),
+  resume: verb('resume', 'end a pause', 'Ends a pause.'),
   demo: define({
     purpose: 'see it work on this machine',
     usage: `sluice demo [--calls N | --serve] [--port N] [--admin-port N]

@@ -58,34 +58,26 @@ const maxWaiting = 1_048_576;
  * What the process prints, on a stream that may break at any time: the reader is gone (EPIPE), the disk is full (ENOSPC), a pipe
  * is full and nobody reads it. None of that ends the process, keeps it waiting or fills its memory: what cannot be written is
  * lost. Node never closes standard output and standard error, so writing succeeds again when it can.
+ * @param onLoss the first text was lost. `why`: a code of the system such as `EPIPE`; `full`: nobody reads
  */
-export class Output {
-  readonly #stream: Writable;
-  readonly #onLoss: (why: string) => void;
-  #isBroken = false;
-
-  /** @param onLoss the first text was lost. `why`: a code of the system such as `EPIPE`; `full`: nobody reads */
-  constructor(stream: Writable, onLoss: (why: string) => void = () => {}) {
-    this.#stream = stream;
-    this.#onLoss = onLoss;
-    // Each failed write is noticed by its callback. Without a listener the event would end the process.
-    stream.on('error', () => {});
-  }
-
-  /** Writes the text, or loses it; never throws. */
-  write(text: string): void {
-    if (this.#stream.writableLength > maxWaiting) this.#lose('full');
-    else this.#stream.write(text, this.#written);
-  }
-
-  readonly #written = (failure?: (Error & { readonly code?: string }) | null): void => {
-    if (failure) this.#lose(failure.code ?? failure.name);
+export function outputTo(stream: Writable, onLoss: (why: string) => void = () => {}) {
+  let isBroken = false;
+  const lose = (why: string): void => {
+    if (!isBroken) onLoss(why);
+    isBroken = true;
   };
-
-  #lose(why: string): void {
-    if (!this.#isBroken) this.#onLoss(why);
-    this.#isBroken = true;
-  }
+  const written = (failure?: (Error & { readonly code?: string }) | null): void => {
+    if (failure) lose(failure.code ?? failure.name);
+  };
+  // Each failed write is noticed by its callback. Without a listener the event would end the process.
+  stream.on('error', () => {});
+  return {
+    /** Writes the text, or loses it; never throws. */
+    write(text: string): void {
+      if (stream.writableLength > maxWaiting) lose('full');
+      else stream.write(text, written);
+    },
+  };
 }
 
 /**

@@ -1,15 +1,15 @@
 /** Runs a command line on the streams of the process. Owns: the exit code of a command that no signal ended. */
 import { systemClock } from '../clock.ts';
 import { runCommand } from './commands.ts';
-import { Output } from './io.ts';
+import { outputTo } from './io.ts';
 
 /** Resolves when the command has ended, with its exit code in `process.exitCode`. */
 export async function run(argv: readonly string[]): Promise<void> {
-  const stderr = new Output(process.stderr);
+  const stderr = outputTo(process.stderr);
   /** Something of what the command printed is lost, though its reader is there. */
   let isIncomplete = false;
   const readerGone = new AbortController();
-  const stdout = new Output(process.stdout, (why) => {
+  const stdout = outputTo(process.stdout, (why) => {
     if (why === 'EPIPE') return readerGone.abort();
     isIncomplete = true;
     stderr.write(`Not everything could be written to the standard output: ${why}.\n`);

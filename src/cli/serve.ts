@@ -6,12 +6,12 @@ import type { AddressInfo } from 'node:net';
 import { systemClock, systemRandom } from '../clock.ts';
 import { configurationWarnings, hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { ConfigError, readSettings } from '../config/load.ts';
-import { SettingsWatch } from '../config/reload.ts';
+import { watchSettings } from '../config/reload.ts';
 import { restartKeys, type Settings } from '../config/settings.ts';
 import { connectionsWithin, watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
 import type { Log } from '../telemetry/events.ts';
-import { endSignals, Output, readOrSayWhy, type CliIo } from './io.ts';
+import { endSignals, outputTo, readOrSayWhy, type CliIo } from './io.ts';
 
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
@@ -23,7 +23,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     clock: systemClock,
     random: systemRandom,
     load: watchProcess(systemClock),
-    destination: new Output(process.stdout, (why) =>
+    destination: outputTo(process.stdout, (why) =>
       io.err(errorLine(`The log cannot be written (${why}): its lines are lost until it can be`)),
     ),
     env: io.env,
@@ -34,7 +34,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   if (service === null) return 1;
   const { telemetry } = service;
   const { log } = telemetry;
-  const watch = new SettingsWatch({
+  const watch = watchSettings({
     path: config,
     env: io.env,
     clock: systemClock,

@@ -37,10 +37,8 @@ export const loadSettings = (source: ConfigSource): Settings => readSettings(sou
 /** Like {@link loadSettings}, with the digest by which a later change is noticed. @throws ConfigError */
 export function readSettings(source: ConfigSource): { settings: Settings; digest: string } {
   const written = readFiles(source);
-  return {
-    settings: withReadableFiles(parseSettings(written.text, written), written),
-    digest: written.digest,
-  };
+  const settings = withReadableFiles(parseSettings(written.text, written), written);
+  return { settings, digest: written.digest };
 }
 
 /** Why a file gives no text, and what to do, by Node's code. */

@@ -66,7 +66,7 @@ function readLogin(access: string) {
 /** The section as it is written. */
 export const redis = is
   .section(
-    is.atRestart({
+    {
       url: is.readText(notUrl, (written) => is.secretFault(written) ?? readRedisUrl(written)),
       whenDown: z.enum(['local', 'deny']).default('local'),
       replicas: is.orNull(is.count),
@@ -79,7 +79,7 @@ export const redis = is
         .optional(),
       commandTimeoutMs: z.int().min(20).max(10_000).default(250),
       keyPrefix: z.string().default(''),
-    }),
+    },
     {
       url: 'redis:// or rediss:// (TLS), with user and password; also redis+sentinel://host,host/name and redis+cluster://host,host, with TLS rediss+….',
       whenDown:

@@ -5,7 +5,7 @@
  * so that calls go on meanwhile.
  */
 import { statSync } from 'node:fs';
-import { every, filePollMs, type CancelTimer, type Clock } from '../clock.ts';
+import { every, filePollMs, type Clock } from '../clock.ts';
 import { ConfigError, envFileOf, readFiles, settingsApart, type ConfigSource } from './load.ts';
 import type { Settings } from './settings.ts';
 
@@ -29,94 +29,78 @@ function stampOf(path: string): string {
 }
 
 /** Watches from its making on. */
-export class SettingsWatch {
-  readonly #options: WatchOptions;
-  readonly #stopWatching: CancelTimer;
-  readonly #stop = new AbortController();
+export function watchSettings(options: WatchOptions) {
+  const { path, clock, onSettings, onError } = options;
+  const stopped = new AbortController();
+  const { signal } = stopped;
   /** Of both files, at the last look. */
-  #stamp = '';
-  #readsLeft = readsAfterChange;
+  let stamp = '';
+  let readsLeft = 0;
   /** The reload that was asked for last: they follow each other. */
-  #last: Promise<boolean> = Promise.resolve(true);
-  #isReloading = false;
-  #seenDigest: string | null = null;
+  let last: Promise<boolean> = Promise.resolve(true);
+  let isReloading = false;
+  let seenDigest: string | null = null;
   /** Of the text that is in use, on its way, or refused for what it says: it would be refused again. `null`: it is to be tried again. */
-  #lastDigest: string | null;
-  #lastComplaint = '';
+  let lastDigest = options.loadedDigest ?? null;
+  let lastComplaint = '';
 
-  constructor(options: WatchOptions) {
-    this.#options = options;
-    this.#lastDigest = options.loadedDigest ?? null;
-    this.#stopWatching = every(options.clock, filePollMs, () => this.#check());
+  function failed(thrown: unknown): void {
+    // Problems of the text itself have a line. Whatever else is wrong may be over at the next look, and the same text is usable.
+    const isFinal = thrown instanceof ConfigError && thrown.problems.every(({ line }) => line !== null);
+    if (!isFinal) lastDigest = null;
+    const error = thrown instanceof Error ? thrown : new Error(String(thrown));
+    if (error.message !== lastComplaint) onError(error);
+    lastComplaint = error.message;
   }
 
-  /** Reads the file, changed or not (SIGHUP), after the reload under way. Resolves with whether it was usable and is in use. */
-  reloadNow(): Promise<boolean> {
-    this.#lastComplaint = '';
-    return this.#reloadNext();
-  }
-
-  /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
-  async close(): Promise<void> {
-    this.#stopWatching();
-    this.#stop.abort();
-    await this.#last;
-  }
-
-  /** Takes over a text that is not in use and has been seen twice: a half-written file may be valid YAML. */
-  #check(): void {
-    if (this.#isReloading) return;
-    const { path } = this.#options;
-    try {
-      const stamp = `${stampOf(path)}, ${stampOf(envFileOf(path))}`;
-      if (stamp !== this.#stamp) this.#readsLeft = readsAfterChange;
-      this.#stamp = stamp;
-      if (this.#readsLeft === 0) return;
-      this.#readsLeft -= 1;
-      const { digest } = readFiles(this.#options);
-      if (digest === this.#lastDigest) return;
-      if (digest === this.#seenDigest) void this.#reloadNext();
-      this.#seenDigest = digest;
-    } catch (error) {
-      this.#failed(error);
-    }
-  }
-
-  #reloadNext(): Promise<boolean> {
-    this.#last = this.#last.then(() => this.#reload());
-    return this.#last;
-  }
-
-  async #reload(): Promise<boolean> {
-    const { signal } = this.#stop;
-    this.#isReloading = true;
+  async function reload(): Promise<boolean> {
+    isReloading = true;
     try {
       signal.throwIfAborted();
-      const written = readFiles(this.#options);
-      this.#lastDigest = written.digest;
+      const written = readFiles(options);
+      lastDigest = written.digest;
       const settings = await settingsApart(written, signal);
       signal.throwIfAborted();
-      await this.#options.onSettings(settings);
-      this.#lastComplaint = '';
+      await onSettings(settings);
+      lastComplaint = '';
       return true;
     } catch (error) {
-      if (!signal.aborted) this.#failed(error);
+      if (!signal.aborted) failed(error);
       return false;
     } finally {
-      this.#isReloading = false;
+      isReloading = false;
     }
   }
 
-  #failed(error: unknown): void {
-    // Problems of the text itself have a line. Whatever else is wrong may be over at the next look, and the same text is usable.
-    const isFinal = error instanceof ConfigError && error.problems.every(({ line }) => line !== null);
-    if (!isFinal) this.#lastDigest = null;
-    this.#complain(error);
-  }
+  const reloadNext = (): Promise<boolean> => (last = last.then(reload));
 
-  #complain(error: unknown): void {
-    const fault = error instanceof Error ? error : new Error(String(error));
-    if (fault.message !== this.#lastComplaint) this.#options.onError(fault);
-    this.#lastComplaint = fault.message;
-  }
+  /** Takes over a text that is not in use and has been seen twice: a half-written file may be valid YAML. */
+  const stopLooking = every(clock, filePollMs, () => {
+    if (isReloading) return;
+    try {
+      const now = `${stampOf(path)}, ${stampOf(envFileOf(path))}`;
+      readsLeft = now === stamp ? readsLeft - 1 : readsAfterChange;
+      stamp = now;
+      if (readsLeft < 0) return;
+      const { digest } = readFiles(options);
+      if (digest !== lastDigest && digest === seenDigest) void reloadNext();
+      seenDigest = digest;
+    } catch (error) {
+      failed(error);
+    }
+  });
+
+  return {
+    /** Reads the file, changed or not (SIGHUP), after the reload under way. Resolves with whether it was usable and is in use. */
+    reloadNow(): Promise<boolean> {
+      lastComplaint = '';
+      return reloadNext();
+    },
+    /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
+    async close(): Promise<void> {
+      stopLooking();
+      stopped.abort();
+      await last;
+    },
+  };
 }

@@ -24,6 +24,9 @@ const waits = is.section(
 export const waitShape = waits.shape;
 export type Waits = z.output<typeof waits>;
 
+/** Keys of `server` whose new value takes effect at once; those of `redis`, `privacy` and all others of `server` wait for the next start. */
+export const keysAtOnce = ['publicHosts', ...waits.keyof().options];
+
 /** The waits of sections, those of later ones before those of earlier ones. */
 export const waitsOf = (...sections: readonly Waits[]) => ({
   ...defaultWaits,
@@ -51,58 +54,62 @@ const hostName = is.formed(
 const hostAndPort = z.string().regex(/^[a-z0-9.[\]:-]+$/i);
 const atMostAMillion = is.count.max(1_000_000);
 
-const section = is.section(
-  {
-    host: z.string().min(1).default('0.0.0.0'),
-    port: port.default(8080),
-    adminHost: z.string().min(1).optional(),
-    adminPort: port.default(9090),
-    adminNames: z.array(hostName.toLowerCase()).default([]),
-    adminToken: is.orNull(
-      is.secretLike(/^[\x21-\x7e]{16,}$/, 'is shorter than 16 characters, or has others than visible ASCII'),
-    ),
-    publicHosts: z.array(hostAndPort.toLowerCase()).default([]),
-    maxBodyBytes: is.count.default(10_485_760),
-    maxReplayBytes: is.count.optional(),
-    maxHeldBytes: is.count.optional(),
-    maxConnections: atMostAMillion.default(50_000),
-    maxCallsPerConnection: atMostAMillion.default(100),
-    maxOpenCalls: atMostAMillion.default(50_000),
-    // Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is unavailable.
-    maxEventLoopDelayMs: is.count.min(10).max(60_000).default(250),
-    maxMemoryRatio: z.number().min(0.1).max(1).default(0.85),
-    drainSeconds: z.number().min(0).max(86_400).default(25),
-    drainDelaySeconds: z.number().min(0).max(3600).default(5),
-    keepAliveSeconds: is.seconds.default(75),
-  },
-  {
-    host: 'Address the data port listens on.',
-    port: 'Data port. 0 = any free port.',
-    adminHost: 'Address the admin port listens on. Default 127.0.0.1, in the image 0.0.0.0.',
-    adminPort: 'Admin port: probes, metrics, activity, live page. Never make it public.',
-    adminNames: 'Names by which the admin port may be asked beside its addresses and localhost.',
-    adminToken: 'Secret that commands at the admin port (open, pause, resume) must carry as a bearer token.',
-    publicHosts:
-      'Names (host or host:port) under which Sluice itself is reached; no origin may be one of them.',
-    maxBodyBytes: 'Largest request body.',
-    maxReplayBytes: 'Larger bodies are sent once and never again. Default maxBodyBytes.',
-    maxHeldBytes:
-      'Heads and bodies of requests held by the process at most, then 503. Default 256 MiB, at least four bodies.',
-    maxConnections:
-      'Client connections open at once. A further one takes the place of the longest idle without a valid key; without such, its calls get 503.',
-    maxCallsPerConnection: 'Calls open at once on one client connection, then 503.',
-    maxOpenCalls: 'Calls held and in flight at once in the process, then 503.',
-    maxEventLoopDelayMs: 'Delay of the event loop that stands for half a second; above it new calls get 503.',
-    maxMemoryRatio: 'Used share of the heap or of the container’s memory; above it new calls get 503.',
-    drainSeconds: 'Time for waiting and running calls after SIGTERM.',
-    drainDelaySeconds: 'Part of it in which new calls are still accepted, while load balancers notice.',
-    keepAliveSeconds: 'Idle time of client connections; keep it above the load balancer’s.',
-  },
-);
-
 /** The section as it is written. Its origins are judged by `publicHosts`, its upstreams take its waits: also at a reload. */
 export const server = is
-  .section({ ...is.atRestart(section.shape), publicHosts: section.shape.publicHosts, ...waitShape })
+  .section(
+    {
+      host: z.string().min(1).default('0.0.0.0'),
+      port: port.default(8080),
+      adminHost: z.string().min(1).optional(),
+      adminPort: port.default(9090),
+      adminNames: z.array(hostName.toLowerCase()).default([]),
+      adminToken: is.orNull(
+        is.secretLike(
+          /^[\x21-\x7e]{16,}$/,
+          'is shorter than 16 characters, or has others than visible ASCII',
+        ),
+      ),
+      publicHosts: z.array(hostAndPort.toLowerCase()).default([]),
+      maxBodyBytes: is.count.default(10_485_760),
+      maxReplayBytes: is.count.optional(),
+      maxHeldBytes: is.count.optional(),
+      maxConnections: atMostAMillion.default(50_000),
+      maxCallsPerConnection: atMostAMillion.default(100),
+      maxOpenCalls: atMostAMillion.default(50_000),
+      // Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is unavailable.
+      maxEventLoopDelayMs: is.count.min(10).max(60_000).default(250),
+      maxMemoryRatio: z.number().min(0.1).max(1).default(0.85),
+      drainSeconds: z.number().min(0).max(86_400).default(25),
+      drainDelaySeconds: z.number().min(0).max(3600).default(5),
+      keepAliveSeconds: is.seconds.default(75),
+      ...waitShape,
+    },
+    {
+      host: 'Address the data port listens on.',
+      port: 'Data port. 0 = any free port.',
+      adminHost: 'Address the admin port listens on. Default 127.0.0.1, in the image 0.0.0.0.',
+      adminPort: 'Admin port: probes, metrics, activity, live page. Never make it public.',
+      adminNames: 'Names by which the admin port may be asked beside its addresses and localhost.',
+      adminToken:
+        'Secret that commands at the admin port (open, pause, resume) must carry as a bearer token.',
+      publicHosts:
+        'Names (host or host:port) under which Sluice itself is reached; no origin may be one of them.',
+      maxBodyBytes: 'Largest request body.',
+      maxReplayBytes: 'Larger bodies are sent once and never again. Default maxBodyBytes.',
+      maxHeldBytes:
+        'Heads and bodies of requests held by the process at most, then 503. Default 256 MiB, at least four bodies.',
+      maxConnections:
+        'Client connections open at once. A further one takes the place of the longest idle without a valid key; without such, its calls get 503.',
+      maxCallsPerConnection: 'Calls open at once on one client connection, then 503.',
+      maxOpenCalls: 'Calls held and in flight at once in the process, then 503.',
+      maxEventLoopDelayMs:
+        'Delay of the event loop that stands for half a second; above it new calls get 503.',
+      maxMemoryRatio: 'Used share of the heap or of the container’s memory; above it new calls get 503.',
+      drainSeconds: 'Time for waiting and running calls after SIGTERM.',
+      drainDelaySeconds: 'Part of it in which new calls are still accepted, while load balancers notice.',
+      keepAliveSeconds: 'Idle time of client connections; keep it above the load balancer’s.',
+    },
+  )
   .superRefine(
     is.rule((server, refuse) => {
       const { port, adminPort, maxBodyBytes: body, maxReplayBytes = body, maxHeldBytes = body } = server;

@@ -7,12 +7,13 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { dirname, normalize } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import type { ConfigSource } from './check-text.ts';
 import { tokenUrlFault, withKeys } from './credential.ts';
 import { wildcardFault } from './origins.ts';
 import { redis, settleRedis } from './redis.ts';
-import { server, settleServer } from './server.ts';
+import { keysAtOnce, server, settleServer } from './server.ts';
 import { checkBesideServer, settleUpstream, upstream } from './upstream.ts';
 import * as is from './values.ts';
 import { checkUpstreamNames, settleWorkspace, workspace } from './workspace.ts';
@@ -27,13 +28,11 @@ export type * from './upstream.ts';
 export type * from './workspace.ts';
 
 const privacy = is.section(
-  is.atRestart({
-    labelKey: is
-      .orNull(is.secretLike(/^.{16}/su, 'is shorter than 16 characters'))
-      .describe(
-        'Secret for workspace labels and keyed digests. Required with redis; else a random one per process.',
-      ),
-  }),
+  { labelKey: is.orNull(is.secretLike(/^.{16}/su, 'is shorter than 16 characters')) },
+  {
+    labelKey:
+      'Secret for workspace labels and keyed digests. Required with redis; else a random one per process.',
+  },
 );
 
 const log = is.section(
@@ -220,17 +219,12 @@ export function settled(file: FileInput, { path, env }: ConfigSource) {
 
 /** Keys of the file whose new value waits for a restart; empty = everything takes effect now. Shows no value. */
 export const restartKeys = ({ written: started }: Settings, { written: next }: Settings): readonly string[] =>
-  Object.entries({ server, redis, privacy }).flatMap(([name, { shape }]) => {
-    const valuesOf = (written: Settings['written']) =>
-      written[name as keyof typeof written] as Readonly<Record<string, unknown>> | undefined;
-    const [before, after] = [valuesOf(started), valuesOf(next)];
+  (['server', 'redis', 'privacy'] as const).flatMap((name) => {
+    const [before, after]: (Readonly<Record<string, unknown>> | undefined)[] = [started[name], next[name]];
     if (before === undefined || after === undefined) return before === after ? [] : [name];
-    return Object.entries<z.ZodType>(shape)
-      .filter(
-        ([key, schema]) =>
-          schema.meta()?.['restart'] === true && JSON.stringify(before[key]) !== JSON.stringify(after[key]),
-      )
-      .map(([key]) => `${name}.${key}`);
+    return Object.keys({ ...before, ...after })
+      .filter((key) => !isDeepStrictEqual(before[key], after[key]) && !keysAtOnce.includes(key))
+      .map((key) => `${name}.${key}`);
   });
 
 /** The new settings, except that those which only a restart can change keep the values that the process was started with. */

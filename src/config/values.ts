@@ -57,16 +57,11 @@ type Shape = Readonly<Record<string, z.ZodType>>;
  */
 export const section = <S extends Shape>(shape: S, words: { readonly [Key in keyof S]?: string } = {}) =>
   z.strictObject(
-    mapped(shape, (schema, key) => (words[key] === undefined ? schema : schema.describe(words[key]))),
+    Object.fromEntries(
+      Object.entries(shape).map(([key, schema]) => [key, words[key] ? schema.describe(words[key]) : schema]),
+    ) as S,
     { error: ({ code }) => (code === 'unrecognized_keys' ? Object.keys(shape).join(', ') : undefined) },
   );
-
-/** Marks keys whose new value takes effect at the next start only; `restartKeys` of `settings.ts` reads the mark. */
-export const atRestart = <S extends Shape>(shape: S): S =>
-  mapped(shape, (schema) => schema.meta({ restart: true }));
-
-const mapped = <S extends Shape>(shape: S, change: (schema: z.ZodType, key: keyof S) => z.ZodType): S =>
-  Object.fromEntries(Object.entries(shape).map(([key, schema]) => [key, change(schema, key)])) as S;
 
 const noName = { reason: 'is a word of JavaScript that cannot name anything', fix: 'use another name' };
 

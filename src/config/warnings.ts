@@ -10,10 +10,6 @@ import type { Settings, UpstreamSettings, WorkspaceSettings } from './settings.t
 export function configurationWarnings(settings: Settings, now: number): string[] {
   const { privacy, upstreams, workspaces } = settings;
   const ofWorkspaces = new Set([...workspaces.values()].flatMap((each) => [...each.credentials.keys()]));
-  const open = [...upstreams.values()]
-    .filter(({ name, credential }) => credential !== null || ofWorkspaces.has(name))
-    .flatMap(({ name, origins }) => origins.map((pattern) => ({ name, pattern })))
-    .filter(({ pattern }) => hostOwners(pattern) === 'owner');
   return [
     ...(privacy.labelKeyGenerated
       ? ['privacy.labelKey is not set: workspace labels change with every start']
@@ -22,10 +18,14 @@ export function configurationWarnings(settings: Settings, now: number): string[]
     ...[...workspaces.values()]
       .filter((workspace) => hasNoValidKey(workspace, now))
       .map(({ id }) => `workspace ${id} has no valid key: nobody can call with this workspace`),
-    ...open.map(
-      ({ name, pattern: { host } }) =>
-        `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
-    ),
+    ...[...upstreams.values()]
+      .filter(({ name, credential }) => credential !== null || ofWorkspaces.has(name))
+      .flatMap(({ name, origins }) => origins.map((pattern) => ({ name, pattern })))
+      .filter(({ pattern }) => hostOwners(pattern) === 'owner')
+      .map(
+        ({ name, pattern: { host } }) =>
+          `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
+      ),
     ...[...upstreams.values()]
       .filter(sharesQuotaOfShops)
       .map(
@@ -36,19 +36,21 @@ export function configurationWarnings(settings: Settings, now: number): string[]
   ];
 }
 
+/** The kind whose calls alone are counted by a limit. */
+const countedKinds = {
+  tokensPerMinute: 'language-model',
+  tokensPerDay: 'language-model',
+  bucket: 'commerce',
+  cost: 'commerce',
+} as const;
+
 /** Limits that are read and hold nothing, because calls to an upstream of this kind are not counted by them. */
 function ofUncountedLimits({ name, kind, limits }: UpstreamSettings): string[] {
-  const { tokensPerMinute, tokensPerDay, cost, isDefault } = limits;
-  const written = [
-    { key: 'tokensPerMinute', of: 'language-model', isWritten: tokensPerMinute !== null },
-    { key: 'tokensPerDay', of: 'language-model', isWritten: tokensPerDay !== null },
-    { key: 'bucket', of: 'commerce', isWritten: !isDefault.bucket },
-    { key: 'cost', of: 'commerce', isWritten: cost !== null },
-  ];
-  return written
-    .filter(({ of, isWritten }) => isWritten && of !== kind)
+  const written = { ...limits, bucket: limits.isDefault.bucket ? null : limits.bucket };
+  return Object.entries(countedKinds)
+    .filter(([key, of]) => of !== kind && written[key as keyof typeof countedKinds] !== null)
     .map(
-      ({ key, of }) => `upstream ${name}: limits.${key} holds nothing: only the kind ${of} is counted by it`,
+      ([key, of]) => `upstream ${name}: limits.${key} holds nothing: only the kind ${of} is counted by it`,
     );
 }
 
@@ -63,10 +65,9 @@ const sharesQuotaOfShops = ({ kind, origins, credential, bucketBy, dialect }: Up
 /** A label key that can be guessed: the warning fits a log, too, because it shows nothing of the key. */
 export function ofLabelKey({ privacy }: Pick<Settings, 'privacy'>): string[] {
   const weakness = privacy.labelKeyGenerated ? null : labelKeyWeakness(privacy.labelKey);
-  if (weakness === null) return [];
-  return [
-    `privacy.labelKey ${weakness}: whoever guesses it can read from labels who calls; use a random one, for instance of: openssl rand -hex 32`,
-  ];
+  const words =
+    'whoever guesses it can read from labels who calls; use a random one, for instance of: openssl rand -hex 32';
+  return weakness === null ? [] : [`privacy.labelKey ${weakness}: ${words}`];
 }
 
 /** Words of documentation and of people. */

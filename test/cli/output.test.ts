@@ -98,8 +98,8 @@ describe('serve goes on, and calls that it holds get their answers,', () => {
   test('when nobody reads a pipe: it keeps a bounded part, and goes on when somebody reads again', async () => {
     const source = JSON.stringify(new URL('../../src/cli/io.ts', import.meta.url).href);
     const writer = `
-      import { Output } from ${source};
-      const output = new Output(process.stdout, (why) => console.error(why));
+      import { outputTo } from ${source};
+      const output = outputTo(process.stdout, (why) => console.error(why));
       for (let n = 0; n < 6_000; n += 1) { output.write("x".repeat(999) + "\\n"); if (n % 100 === 0) await new Promise(setImmediate); }
       console.error("waiting", process.stdout.writableLength);
       const alive = setInterval(() => process.stdout.writableLength === 0 && (output.write("again\\n"), clearInterval(alive)), 20);`;

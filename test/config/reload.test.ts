@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
 import { filePollMs, systemClock } from '../../src/clock.ts';
 import { readSettings } from '../../src/config/load.ts';
-import { SettingsWatch, type WatchOptions } from '../../src/config/reload.ts';
+import { watchSettings, type WatchOptions } from '../../src/config/reload.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { closers } from '../support/closers.ts';
 import { manualClock } from '../support/manual-clock.ts';
@@ -37,7 +37,7 @@ function folder(): string {
 function watched(path: string, changes: Partial<WatchOptions>) {
   const settings: Settings[] = [];
   const errors: string[] = [];
-  const watch = new SettingsWatch({
+  const watch = watchSettings({
     path,
     env: {},
     clock: systemClock,
