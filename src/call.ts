@@ -1,5 +1,5 @@
 /**
- * Shared vocabulary of a call's journey, types only. ARCHITECTURE.md describes the journey that uses these words.
+ * Shared vocabulary of a call's journey: types, and names of meters. ARCHITECTURE.md describes the journey that uses these words.
  */
 import type { Readable } from 'node:stream';
 import type { HeldBy, LimitRefusal, ProviderError } from './errors.ts';
@@ -10,6 +10,7 @@ import type {
   WorkspaceKey,
   WorkspaceSettings,
 } from './config/settings.ts';
+import { namesIn } from './words.policy.ts';
 
 export type { UpstreamKind } from './config/settings.ts';
 
@@ -98,17 +99,11 @@ export interface CallBody {
  * one of half an hour or more as `requests_hour`, beside `requests`. Where input and output tokens are counted apart, each has a
  * meter of its own, per minute; `tokens` counts both.
  */
-export type MeterName =
-  | 'requests'
-  | 'tokens'
-  | 'requests_day'
-  | 'tokens_day'
-  | 'cost'
-  | 'images'
-  | 'requests_burst'
-  | 'requests_hour'
-  | 'input_tokens'
-  | 'output_tokens';
+export type MeterName = (typeof meterNames)[number];
+/** All meters, in the order in which they are visited. */
+export const meterNames = namesIn(
+  'requests tokens requests_day tokens_day cost images requests_burst requests_hour input_tokens output_tokens',
+);
 
 /** What one call takes from each meter; absent = 0. */
 export type Costs = Readonly<Partial<Record<MeterName, number>>>;

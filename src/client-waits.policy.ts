@@ -13,34 +13,28 @@ const commonMs = 59_999;
 /**
  * Clients made by Stainless name their language and their version (`x-stainless-lang`, `x-stainless-package-version`). Those
  * without a bound of their own (openai for JavaScript 6.27 to 7.4, Anthropic's and Groq's) would sleep for any time, far beyond
- * what their caller was ready to wait: they get the same time as all others. A row holds from its version on, up to the row before it.
+ * what their caller was ready to wait: they get the same time as all others. A row holds from its version on, up to the row before it;
+ * a version is a thousand times its major number, and its minor one.
  */
-const stainlessClients: readonly (readonly [
-  lang: string,
-  major: number,
-  minor: number,
-  honouredMs: number,
-])[] = [
+const stainlessClients: readonly (readonly [lang: string, version: number, honouredMs: number])[] = [
   // openai for Python, 2.52.0 of 2026-07-31: more than 120 s is not repeated at all.
-  ['python', 2, 52, 120_000],
+  ['python', 2_052, 120_000],
   // openai for Python before, anthropic for Python 0.x.
-  ['python', 0, 0, 60_000],
+  ['python', 0, 60_000],
   // openai for JavaScript, 7.5.0 of 2026-08-17.
-  ['js', 7, 5, 60_000],
+  ['js', 7_005, 60_000],
 ];
 
 /** Longest time that the client of a call honours, milliseconds. `rawFields` alternates name and value. */
 export function honouredWaitMs(rawFields: readonly string[]): number {
-  const [lang] = valuesOf(rawFields, 'x-stainless-lang');
-  if (lang === undefined) return commonMs;
-  const [version = ''] = valuesOf(rawFields, 'x-stainless-package-version');
-  const [, major = NaN, minor = NaN] = /^(\d{1,6})\.(\d{1,6})\b/.exec(version.trim())?.map(Number) ?? [];
+  const [lang = ''] = valuesOf(rawFields, 'x-stainless-lang');
+  const [text = ''] = valuesOf(rawFields, 'x-stainless-package-version');
+  const [, major = NaN, minor = NaN] = /^(\d{1,6})\.(\d{1,3})\b/.exec(text.trim())?.map(Number) ?? [];
+  const version = 1_000 * major + minor;
   const known = stainlessClients.find(
-    ([name, fromMajor, fromMinor]) =>
-      name === lang.trim().toLowerCase() &&
-      (major > fromMajor || (major === fromMajor && minor >= fromMinor)),
+    ([name, from]) => name === lang.trim().toLowerCase() && version >= from,
   );
-  return known?.[3] ?? commonMs;
+  return known?.[2] ?? commonMs;
 }
 
 // What the call asks for

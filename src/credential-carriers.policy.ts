@@ -8,7 +8,7 @@
  * none leaves with a request.
  */
 import type { UpstreamKind } from './config/defaults.ts';
-import { percentDecoded } from './field-lines.policy.ts';
+import { fieldMap, percentDecoded } from './field-lines.policy.ts';
 import { meaningOfWords, wordsOf } from './words.policy.ts';
 
 /** How API keys begin, which `sluice keys create` makes. */
@@ -148,47 +148,32 @@ export interface CarryingRequest {
  * Names the account of the credentials that a request brings, the same for every order of its fields; `null` = it brings none. It may
  * be a secret: it goes into keyed digests only.
  */
-export function broughtAccount(request: CarryingRequest, carriers: CredentialCarriers): string | null {
+export function broughtAccount(
+  { workspaceId, rawFields, pathAndQuery, keyFields }: CarryingRequest,
+  carriers: CredentialCarriers,
+): string | null {
+  const fields = fieldMap(rawFields);
   const found = new Map<string, string>();
-  const { rawFields, keyFields } = request;
-  let replaced: string | null = null;
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const name = (rawFields[at] ?? '').toLowerCase();
-    const value = rawFields[at + 1] ?? '';
-    if (name === 'sluice-upstream-authorization') {
-      if (!showsApiKey(value)) replaced = value;
-    } else if (isCarrier(name, carriers) && !keyFields.includes(name) && !showsApiKey(value)) {
-      found.set(name, `${found.has(name) ? `${found.get(name)}, ` : ''}${value}`);
-    }
-  }
+  for (const [name, value] of fields)
+    if (isCarrier(name, carriers) && !keyFields.includes(name) && !showsApiKey(value)) found.set(name, value);
   // Sent as `Authorization`, instead of the client's own.
-  if (replaced !== null) found.set('authorization', replaced);
+  const replacing = fields.get('sluice-upstream-authorization');
+  if (replacing !== undefined && !showsApiKey(replacing)) found.set('authorization', replacing);
   const inDoubt = new Map<string, string>();
-  for (const [name, value, meaning] of membersOf(request.pathAndQuery, carriers)) {
-    (meaning === 'credential' ? found : inDoubt).set(queryPrefix + name, value);
+  const [, ...queries] = pathAndQuery.split('?');
+  for (const member of queries.join('?').split('&')) {
+    const name = memberName(member);
+    const meaning = meaningOf(name, carriers);
+    const written = member.slice(member.indexOf('=') + 1);
+    const value = percentDecoded(written);
+    // A value of other characters than a credential's could spell the text of another account.
+    const usable = /^[!-~]*$/.test(value) ? value : written;
+    if (meaning !== null) (meaning === 'credential' ? found : inDoubt).set(queryPrefix + name, usable);
   }
   const naming = [...(found.size > 0 ? found : inDoubt)].filter(([, value]) => value.trim() !== '');
   if (naming.length === 0) return null;
   const parts = naming.toSorted(([a], [b]) => (a < b ? -1 : 1));
-  const { workspaceId } = request;
   return ['brought', ...parts.flatMap(([name, value]) => [name, lastingPart(value, workspaceId)])].join('\n');
-}
-
-function* membersOf(
-  pathAndQuery: string,
-  carriers: CredentialCarriers,
-): Generator<readonly [name: string, value: string, meaning: MemberMeaning]> {
-  const at = pathAndQuery.indexOf('?');
-  if (at < 0) return;
-  for (const member of pathAndQuery.slice(at + 1).split('&')) {
-    const name = memberName(member);
-    const meaning = meaningOf(name, carriers);
-    if (meaning === null) continue;
-    const written = member.slice(member.indexOf('=') + 1);
-    const value = percentDecoded(written);
-    // A value of other characters than a credential's could spell the text of another account.
-    yield [name, /^[!-~]*$/.test(value) ? value : written, meaning];
-  }
 }
 
 /**
@@ -198,17 +183,11 @@ function* membersOf(
 const signer =
   /\b(?:credential|access|access_token|client_token|oauth_consumer_key|oauth_token|username|keyid|id)="?[^",;&/\s]+/gi;
 
-/** Older schemes: `AWS AKIA…:signature`, `SharedKey account:signature`; Baidu's is one word, `bce-auth-v1/AK/time/…/signature`. */
-const signedShort =
-  /^(?:(?!bearer |basic )[\w-]+ +(?<id>[^\s:=,;&/"]+):|(?<version>[\w-]*auth-v\d+)\/(?<key>[^/\s]+)\/)/i;
-
 /**
  * The part of a credential that is the same for each call of an account: a signature is not. Who signs is no secret, so that another
  * workspace could claim it: such an account is the workspace's own.
  */
 function lastingPart(value: string, workspaceId: string): string {
-  const { id, key, version } = signedShort.exec(value)?.groups ?? {};
-  if (id !== undefined || key !== undefined) return signed([version ?? '', id ?? key ?? '']);
   const [, scheme = '', rest = ''] = /^([\w-]+) +(.*)$/s.exec(value) ?? [];
   // The value of `X-Amz-Credential`: access key, day, region, service.
   if (scheme === '') return /^[^/\s]+(?=\/\d{8}\/.+_request$)/.test(value) ? signed([value]) : value;

@@ -38,18 +38,17 @@ export function createRuntime(settings: Settings, agents: AgentParts, former?: P
 const maxQuotas = 10_000;
 
 function sharedCredentials({ upstreams, workspaces }: Settings) {
-  const known = new LRUCache<string, boolean>(atMost(maxQuotas));
-  return (quota: string): boolean => {
-    const remembered = known.get(quota);
-    if (remembered !== undefined) return remembered;
-    const common = [...upstreams.values()].filter(({ credential }) => credential?.quota === quota);
-    const users = [...workspaces.values()].filter(
-      ({ upstreams: allowed, credentials }) =>
-        common.some(({ name }) => allowed.has(name) && !credentials.has(name)) ||
-        [...credentials.values()].some((own) => own.quota === quota),
-    );
-    const isShared = users.length > 1;
-    known.set(quota, isShared);
-    return isShared;
-  };
+  const isShared = new LRUCache<string, boolean>({
+    ...atMost(maxQuotas),
+    memoMethod(quota) {
+      const common = [...upstreams.values()].filter(({ credential }) => credential?.quota === quota);
+      const users = [...workspaces.values()].filter(
+        ({ upstreams: allowed, credentials }) =>
+          common.some(({ name }) => allowed.has(name) && !credentials.has(name)) ||
+          [...credentials.values()].some((own) => own.quota === quota),
+      );
+      return users.length > 1;
+    },
+  });
+  return (quota: string): boolean => isShared.memo(quota);
 }

@@ -8,7 +8,7 @@
  * mean, which calls wait, which lane is next. Invariant: a changed setting or report takes effect at once, in every direction. Pure;
  * `now` is an argument.
  */
-import type { Costs, MeterName } from '../../call.ts';
+import { meterNames, type Costs, type MeterName } from '../../call.ts';
 import type { MeterSetting } from '../limiter.ts';
 import {
   beginLog,
@@ -21,21 +21,9 @@ import {
 } from './window-log.policy.ts';
 import { secondMs, minuteMs, hourMs, dayMs } from '../../time-units.ts';
 
-// Names
+export { meterNames };
 
-/** All meters, in the order in which they are visited. */
-export const meterNames: readonly MeterName[] = [
-  'requests',
-  'tokens',
-  'requests_day',
-  'tokens_day',
-  'cost',
-  'images',
-  'requests_burst',
-  'requests_hour',
-  'input_tokens',
-  'output_tokens',
-];
+// Names
 
 /** Further windows of requests: a call takes from them what it takes from `requests`, where the bucket has them. */
 export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests_hour'];
