@@ -183,11 +183,17 @@ export function broughtAccount(
 const signer =
   /\b(?:credential|access|access_token|client_token|oauth_consumer_key|oauth_token|username|keyid|id)="?[^",;&/\s]+/gi;
 
+/** Older schemes: `AWS AKIA…:signature`, `SharedKey account:signature`; Baidu's is one word, `bce-auth-v1/AK/time/…/signature`. */
+const signedShort =
+  /^(?:(?!bearer |basic )[\w-]+ +(?<id>[^\s:=,;&/"]+):|(?<version>[\w-]*auth-v\d+)\/(?<key>[^/\s]+)\/)/i;
+
 /**
  * The part of a credential that is the same for each call of an account: a signature is not. Who signs is no secret, so that another
  * workspace could claim it: such an account is the workspace's own.
  */
 function lastingPart(value: string, workspaceId: string): string {
+  const { id, key, version } = signedShort.exec(value)?.groups ?? {};
+  if (id !== undefined || key !== undefined) return signed([version ?? '', id ?? key ?? '']);
   const [, scheme = '', rest = ''] = /^([\w-]+) +(.*)$/s.exec(value) ?? [];
   // The value of `X-Amz-Credential`: access key, day, region, service.
   if (scheme === '') return /^[^/\s]+(?=\/\d{8}\/.+_request$)/.test(value) ? signed([value]) : value;

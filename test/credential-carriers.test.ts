@@ -178,9 +178,12 @@ describe('the account of a credential that the client brings', () => {
     ['OAuth 1.0', (nonce, who) => ({ rawFields: ['Authorization', `OAuth oauth_consumer_key="c", oauth_token="${who}", oauth_nonce="${nonce}", oauth_signature="s${nonce}"`] })],
     ['Digest', (nonce, who) => ({ rawFields: ['Authorization', `Digest username="${who}", realm="r", nonce="${nonce}", response="${nonce}"`] })],
     ['OAuth 1.0 in another order', (nonce, who) => ({ rawFields: ['Authorization', nonce === 'n1' ? `OAuth oauth_consumer_key="c",oauth_token="${who}",oauth_nonce="1"` : `OAuth realm="r",oauth_nonce="2",oauth_token="${who}",oauth_consumer_key="c"`] })],
+    ['AWS of old', (nonce, who) => ({ rawFields: ['Authorization', `AWS ${who}:${nonce}=`] })],
+    ['Azure, SharedKey', (nonce, who) => ({ rawFields: ['Authorization', `SharedKey ${who}:${nonce}+/=`] })],
     ['Azure, HMAC', (nonce, who) => ({ rawFields: ['Authorization', `HMAC-SHA256 Credential=${who}&SignedHeaders=host&Signature=${nonce}`] })],
     ['Huawei', (nonce, who) => ({ rawFields: ['Authorization', `SDK-HMAC-SHA256 Access=${who}, SignedHeaders=host, Signature=${nonce}`] })],
     ['Akamai', (nonce, who) => ({ rawFields: ['Authorization', `EG1-HMAC-SHA256 client_token=${who};access_token=a;timestamp=1;nonce=${nonce};signature=s${nonce}`] })],
+    ['Baidu', (nonce, who) => ({ rawFields: ['Authorization', `bce-auth-v1/${who}/2026-11-25T00:00:00Z/1800/host/${nonce}`] })],
     ['an HTTP signature', (nonce, who) => ({ rawFields: ['Authorization', `Signature keyId="${who}", algorithm="hs2019", signature="${nonce}"`] })],
   ]; // prettier-ignore
   test.each(signed)('is that of the signer where each call is signed (%s), within its workspace', (_, of) => {
