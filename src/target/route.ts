@@ -26,14 +26,13 @@ export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSetting
     atMost(routesKept),
   );
   const decide = (call: Pick<Call, 'form' | 'rawUrl'>, workspace: WorkspaceSettings): Route => {
-    const decision = decideTarget(call, upstreams, ({ name }) => workspace.upstreams.has(name));
-    if (decision.kind === 'refused')
-      throw new Refusal(decision.code, { detail: decision.detail, param: 'target' });
-    const { upstream, origin, host, pathAndQuery } = decision;
+    const target = decideTarget(call, upstreams, ({ name }) => workspace.upstreams.has(name));
+    if (target instanceof Refusal) throw target;
+    const { upstream, pathAndQuery } = target;
     const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;
     // Beside an injected credential no other one goes upstream.
     const sent = credential === null ? pathAndQuery : withoutCredentials(pathAndQuery, upstream.carriers);
-    return { upstream, origin, host, pathAndQuery: sent, credential };
+    return { ...target, pathAndQuery: sent, credential };
   };
   return {
     /**
@@ -72,23 +71,13 @@ type Upstreams = ReadonlyMap<string, UpstreamSettings>;
 type Allowed = (upstream: UpstreamSettings) => boolean;
 
 /** A target that passed every check. */
-type Target = Pick<Route, 'upstream' | 'host' | 'origin' | 'pathAndQuery'> & { readonly kind: 'target' };
+type Target = Omit<Route, 'credential'>;
 
 /** Why not. `detail` is one fixed sentence for the client and never quotes the target. */
-interface TargetRefusal {
-  readonly kind: 'refused';
-  readonly code: Extract<RefusalCode, `target_${'missing' | 'invalid' | 'forbidden' | 'too_long'}`>;
-  readonly detail: string;
-}
+const refuse = (code: RefusalCode, detail: string): Refusal => new Refusal(code, { detail, param: 'target' });
 
-const refuse = (code: TargetRefusal['code'], detail: string): TargetRefusal => ({
-  kind: 'refused',
-  code,
-  detail,
-});
-
-const invalid = (detail: string): TargetRefusal => refuse('target_invalid', detail);
-const missing = (detail: string): TargetRefusal => refuse('target_missing', detail);
+const invalid = (detail: string): Refusal => refuse('target_invalid', detail);
+const missing = (detail: string): Refusal => refuse('target_missing', detail);
 
 const forbidden = refuse(
   'target_forbidden',
@@ -122,9 +111,9 @@ export const decideTarget = (
   { form, rawUrl }: Pick<Call, 'form' | 'rawUrl'>,
   upstreams: Upstreams,
   allowed: Allowed,
-): Target | TargetRefusal => (form === 'proxy' ? decideProxy : decideVia)(rawUrl, upstreams, allowed);
+): Target | Refusal => (form === 'proxy' ? decideProxy : decideVia)(rawUrl, upstreams, allowed);
 
-function decideProxy(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
+function decideProxy(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | Refusal {
   const queryAt = rawUrl.indexOf('?');
   const query = queryAt === -1 ? '' : rawUrl.slice(queryAt + 1);
   const parameters = query.split('&');
@@ -149,12 +138,12 @@ function decodeOnce(text: string): string | null {
   }
 }
 
-function decideVia(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
+function decideVia(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Target | Refusal {
   const [, name = '', rest = ''] = /^\/via\/([^/?#]*)(.*)$/s.exec(rawUrl) ?? [];
   if (name === '') return missing('Name the upstream: /via/{upstream}/{path}.');
   const upstream = upstreams.get(name);
   if (upstream === undefined || !allowed(upstream)) return notAllowed(name, upstreams, allowed);
-  const judgeOwn = (target: string): Target | TargetRefusal =>
+  const judgeOwn = (target: string): Target | Refusal =>
     judge(target, upstreams, (candidate) => candidate === upstream);
   const [sole, ...others] = upstream.origins;
   if (sole !== undefined && others.length === 0 && !sole.wildcard)
@@ -165,13 +154,13 @@ function decideVia(rawUrl: string, upstreams: Upstreams, allowed: Allowed): Targ
   for (const { scheme, port } of upstream.origins) {
     const authority = /:\d*$/.test(segment) ? segment : `${segment}:${port}`;
     const decision = judgeOwn(`${scheme}://${authority}${path}`);
-    if (decision.kind === 'target' || decision.code !== 'target_forbidden') return decision;
+    if (!(decision instanceof Refusal) || decision.code !== 'target_forbidden') return decision;
   }
   return hostForbidden;
 }
 
 /** Names what was probably meant, of the upstreams that this workspace may use. */
-function notAllowed(name: string, upstreams: Upstreams, allowed: Allowed): TargetRefusal {
+function notAllowed(name: string, upstreams: Upstreams, allowed: Allowed): Refusal {
   const own = [...upstreams].flatMap(([own, upstream]) => (allowed(upstream) ? [own] : []));
   const meant = nearest(name, own.slice(0, maxCompared));
   const rest = meant === null ? 'the operator can add it to `upstreams`.' : `did you mean ${meant}?`;
@@ -179,7 +168,7 @@ function notAllowed(name: string, upstreams: Upstreams, allowed: Allowed): Targe
 }
 
 /** All checks on a whole URL, in the order: what it is made of, what it means, whether it is configured. */
-function judge(target: string, upstreams: Upstreams, allowed: Allowed): Target | TargetRefusal {
+function judge(target: string, upstreams: Upstreams, allowed: Allowed): Target | Refusal {
   if (target.length > maxTargetLength) {
     return refuse('target_too_long', `The target is longer than ${maxTargetLength} bytes.`);
   }
@@ -202,7 +191,6 @@ function judge(target: string, upstreams: Upstreams, allowed: Allowed): Target |
   // What was matched must also be what was written: no %2e, no 127.1, no second spelling of one host.
   if (hostAsWritten(authority) !== parsed.hostname) return invalid('Write the host in its plain form.');
   return {
-    kind: 'target',
     upstream: match.upstream,
     host: parsed.host,
     origin: `${match.pattern.scheme}://${parsed.host}`,

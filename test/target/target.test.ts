@@ -1,5 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import { Refusal } from '../../src/errors.ts';
 import { decideTarget, viaPrefix } from '../../src/target/route.ts';
 import { byName, upstreamSettings } from '../support/upstream-settings.ts';
 
@@ -12,7 +13,7 @@ const decide = (target: string) =>
 
 function verdict(target: string): string {
   const decision = decide(target);
-  return decision.kind === 'target' ? `allow ${decision.pathAndQuery}` : decision.code;
+  return decision instanceof Refusal ? decision.code : `allow ${decision.pathAndQuery}`;
 }
 
 describe('the target of a call, with https://api.shop.example configured,', () => {
@@ -35,7 +36,6 @@ describe('the target of a call, with https://api.shop.example configured,', () =
   ];
   test.each(allowed)('is taken from %j and sent as %j', (target, path) => {
     expect(decide(target)).toEqual({
-      kind: 'target',
       upstream: shop,
       host: 'api.shop.example',
       origin: 'https://api.shop.example',
@@ -95,7 +95,7 @@ describe('the target of a call, with https://api.shop.example configured,', () =
 describe('the query that carries the target', () => {
   const code = (rawUrl: string): string => {
     const decision = decideTarget({ form: 'proxy', rawUrl }, index, everybody);
-    return decision.kind === 'target' ? decision.pathAndQuery : decision.code;
+    return decision instanceof Refusal ? decision.code : decision.pathAndQuery;
   };
   test.each([
     ['/proxy', 'target_missing'],
@@ -137,7 +137,7 @@ describe('the decision about a target', () => {
         }
         const rawUrl = `/proxy?target=${encoded}`;
         const decision = decideTarget({ form: 'proxy', rawUrl }, index, everybody);
-        if (decision.kind === 'refused') {
+        if (decision instanceof Refusal) {
           seen.refused++;
           return;
         }
@@ -165,7 +165,7 @@ describe('the decision about a target', () => {
         for (const [at, remove, insert] of mutations) letters.splice(at, remove, insert);
         const text = letters.join('');
         const decision = decide(text);
-        if (decision.kind === 'refused') return;
+        if (decision instanceof Refusal) return;
         expect(decision.origin).toBe('https://api.shop.example');
         expect(new URL(text).origin).toBe('https://api.shop.example');
         expect(text.toLowerCase()).toMatch(/^https:\/\/api\.shop\.example(?::443)?(?:[/?]|$)/);
@@ -198,7 +198,7 @@ describe('the upstream of a target', () => {
   const find = (target: string, allowed: (upstream: { name: string }) => boolean = everybody): string => {
     const rawUrl = `/proxy?target=${encodeURIComponent(target)}`;
     const decision = decideTarget({ form: 'proxy', rawUrl }, all, allowed);
-    return decision.kind === 'target' ? `${decision.upstream.name} ${decision.origin}` : decision.code;
+    return decision instanceof Refusal ? decision.code : `${decision.upstream.name} ${decision.origin}`;
   };
   test.each([
     ['https://api.shop.example/x', 'shop https://api.shop.example'],
@@ -221,7 +221,7 @@ describe('the upstream of a target', () => {
   test('is never one whose wildcard would match an address', () => {
     const odd = byName(upstreamSettings('odd', ['https://*.0.0.1']));
     const rawUrl = '/proxy?target=https%3A%2F%2F127.0.0.1%2F';
-    expect(decideTarget({ form: 'proxy', rawUrl }, odd, everybody).kind).toBe('refused');
+    expect(decideTarget({ form: 'proxy', rawUrl }, odd, everybody)).toBeInstanceOf(Refusal);
   });
   test('is not one with a wildcard when the exact entry is forbidden to the workspace', () =>
     expect(find('https://api.shop.example/', ({ name }) => name === 'stores')).toBe('target_forbidden'));
@@ -238,9 +238,9 @@ describe('a /via/ path', () => {
   const all = byName(shop, stores, mixed);
   const via = (rawUrl: string, allowed: (upstream: { name: string }) => boolean = everybody): string => {
     const decision = decideTarget({ form: 'via', rawUrl }, all, allowed);
-    return decision.kind === 'target'
-      ? `${decision.upstream.name} ${decision.origin} ${decision.pathAndQuery}`
-      : decision.code;
+    return decision instanceof Refusal
+      ? decision.code
+      : `${decision.upstream.name} ${decision.origin} ${decision.pathAndQuery}`;
   };
   test.each([
     ['/via/shop/v1/chat?x=1', 'shop https://api.shop.example /v1/chat?x=1'],
@@ -290,7 +290,7 @@ describe('a /via/ path', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary-ascii', maxLength: 30 }), (text) => {
         const decision = decideTarget({ form: 'via', rawUrl: `/via/shop/${text}` }, all, everybody);
-        if (decision.kind === 'target') expect(decision.pathAndQuery).toBe(`/${text}`);
+        if (!(decision instanceof Refusal)) expect(decision.pathAndQuery).toBe(`/${text}`);
       }),
       { numRuns: 2000 },
     );
