@@ -1,11 +1,11 @@
 /** Sends calls, one attempt at a time, and the pools of connections that they use. A resend goes through admission again. */
 import type { Call, CallBody, Caller, Feedback, InjectedField, ResponseHead, Route } from '../call.ts';
-import type { Clock } from '../clock.ts';
+import { delay, type Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import type { Lesson } from '../limiter/limiter.ts';
 import { type AgentParts, createAgents, poolKeys, SocketPermits } from './agents.ts';
 import type { CallDescription } from './estimate.policy.ts';
-import { outgoingFields, passesCookies } from './fields.policy.ts';
+import { outgoingFields } from './fields.policy.ts';
 import { type AttemptFacts, readForLearning, type ReadResponse } from './read-response.ts';
 import { bodyError, TransportError } from './transport-error.ts';
 import { Transport, type TransportAttempt } from './transport.ts';
@@ -102,11 +102,9 @@ export class Dispatcher {
       method,
       pathAndQuery,
       fields: outgoingFields({
-        rawFields: call.rawFields,
+        call,
         route: { host, upstream, credential },
-        passesCookies: passesCookies(call, upstream),
         dropFields: caller.keyFields,
-        method,
         bodyBytes: length,
         traceparent,
         replacedFields,
@@ -126,13 +124,9 @@ export class Dispatcher {
   }
 
   #atMost(ahead: (() => void)[]): Promise<void> {
-    return new Promise((resolve) => {
-      const cancel = this.#clock.after(maxHoldMs, resolve);
-      ahead.push(() => {
-        cancel();
-        resolve();
-      });
-    });
+    const ready = new AbortController();
+    ahead.push(() => ready.abort());
+    return delay(this.#clock, maxHoldMs, ready.signal);
   }
 
   /** Cuts every exchange that is still going on, and closes these pools. */

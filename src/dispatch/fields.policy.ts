@@ -51,27 +51,17 @@ function neverPasses({ names, prefixes, pattern }: FieldNames): (name: string) =
 /** Our name in `Via`; a call that already carries it came back to us. */
 export const pseudonym = 'sluice';
 
-/** Cookies of a client pass on `/via`, where each upstream has its own path; one jar for all of `/proxy` would show them to others. */
-export const passesCookies = (
-  { form }: Pick<Call, 'form'>,
-  { cookies }: Pick<Route['upstream'], 'cookies'>,
-): boolean => form === 'via' || cookies === 'pass';
-
 /** Lower-case names; an array for a repeated field. No prototype, so that no name can mean anything but itself. */
 export type OutgoingFields = Record<string, string | string[]>;
 
 export interface OutgoingInput {
-  /** The client's lines, name and value alternating. */
-  readonly rawFields: readonly string[];
+  readonly call: Pick<Call, 'form' | 'method' | 'rawFields'>;
   readonly route: Pick<Route, 'host'> & {
     readonly credential: InjectedField | null;
-    readonly upstream: Pick<Route['upstream'], 'propagateTrace' | 'carriers'>;
+    readonly upstream: Pick<Route['upstream'], 'cookies' | 'propagateTrace' | 'carriers'>;
   };
-  /** True where cookies of the client belong to this upstream. */
-  readonly passesCookies: boolean;
   /** Lower-case names of fields that carried the API key. */
   readonly dropFields: readonly string[];
-  readonly method: string;
   /** Length of the buffered body; 0 = none. */
   readonly bodyBytes: number;
   /** `traceparent` of the attempt's span; sent only where the upstream's configuration asks for it. */
@@ -138,8 +128,11 @@ const staysHere = neverPasses({
 
 /** Builds the fields of one attempt. Values of the client are passed on as they are, also empty ones. */
 export function outgoingFields(input: OutgoingInput): OutgoingFields {
-  const { rawFields, route, dropFields, bodyBytes } = input;
+  const { call, route, dropFields, bodyBytes } = input;
+  const { form, method, rawFields } = call;
   const { credential, upstream } = route;
+  // Each upstream has a path of its own on `/via`; one jar for all of `/proxy` would show cookies to others.
+  const passesCookies = form === 'via' || upstream.cookies === 'pass';
   const fields = new EmptyFields();
   fields['host'] = route.host;
   let brought: string | null = null;
@@ -148,7 +141,7 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
     const name = rawFields[at]?.toLowerCase() ?? '';
     const value = rawFields[at + 1] ?? '';
     if (name === 'sluice-upstream-authorization') brought = value;
-    if (name === 'cookie' && !input.passesCookies) continue;
+    if (name === 'cookie' && !passesCookies) continue;
     if (dropFields.includes(name) || staysHere(name)) continue;
     // Two credentials make upstreams refuse the call, or judge it by the client's own.
     if (credential !== null && (name === credential.field || isCarrier(name, upstream.carriers))) continue;
@@ -159,7 +152,7 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
 
   if (credential !== null) fields[credential.field] = credential.value;
   else if (brought !== null && !showsApiKey(brought)) fields['authorization'] = brought;
-  if (bodyBytes > 0 || announcesEmptyBody.has(input.method)) fields['content-length'] = String(bodyBytes);
+  if (bodyBytes > 0 || announcesEmptyBody.has(method)) fields['content-length'] = String(bodyBytes);
   fields['via'] = `1.1 ${pseudonym}`;
   // `tracestate` belongs to the trace that the client began and means nothing without its `traceparent`.
   if (upstream.propagateTrace && input.traceparent !== null) {
@@ -190,22 +183,18 @@ export interface ReturningInput {
 }
 
 /** How a client that follows links of the response stays on its way. */
-export type Links =
-  /** A call of the `/via/` form: links to the upstream lead through Sluice. */
-  | ViaRewrite
-  /** A call of the `/proxy` form: a relative `Location` would be taken for a path of Sluice. The URL that was called. */
-  | { readonly form: 'proxy'; readonly target: string };
-
-export interface ViaRewrite {
-  readonly form: 'via';
-  /** Origin of the call, `scheme://host`: base of references without a host. */
-  readonly origin: string;
+export interface Links {
+  /** The URL that was called, base of relative references. */
+  readonly target: string;
   /**
    * What stands for the origin of this URL, e.g. `https://gateway.example/via/shop/acme.example`, without a trailing
-   * slash; `null` when the URL is not an origin of the call's upstream.
+   * slash; `null` when the URL is not an origin of the call's upstream. None: a call of the `/proxy` form, whose links stay, but for a
+   * relative `Location`, which would be taken for a path of Sluice.
    */
-  readonly baseFor: (url: URL) => string | null;
+  readonly baseFor: BaseFor | null;
 }
+
+type BaseFor = (url: URL) => string | null;
 
 /** Nothing an upstream writes into `Connection` may take these away. */
 const notNameable = new Set(['content-length', 'content-type', 'content-encoding']);
@@ -230,8 +219,7 @@ export function returningFields(input: ReturningInput): string[] {
       if (cookie !== null) fields.push(name, cookie);
     } else if (lower === 'cache-control') cacheControl.push(value);
     else if (lower === 'vary') vary.push(value);
-    else
-      fields.push(name, links.form === 'via' ? rewritten(lower, value, links) : located(lower, value, links));
+    else fields.push(name, rewritten(lower, value, links));
   }
   const varies = [...vary.filter((line) => line.trim() !== ''), ...input.keyFields].join(', ');
   fields.push('Cache-Control', privateCacheControl(cacheControl), 'Vary', varies);
@@ -245,25 +233,25 @@ const namedByConnection = (rawFields: readonly string[]): readonly string[] =>
     .flatMap((value) => value.split(','))
     .map((option) => option.trim().toLowerCase());
 
-function rewritten(name: string, value: string, via: ViaRewrite): string {
-  if (name === 'location' || name === 'content-location') return rewriteUrl(value, via);
+function rewritten(name: string, value: string, { target, baseFor }: Links): string {
+  if (baseFor === null) return name === 'location' ? (URL.parse(value, target)?.href ?? value) : value;
   // Link targets stand in angle brackets and cannot contain one themselves.
-  if (name === 'link') return value.replace(/<([^<>]*)>/g, (_, url: string) => `<${rewriteUrl(url, via)}>`);
+  if (name === 'link')
+    return value.replace(/<([^<>]*)>/g, (_, url: string) => `<${rewriteUrl(url, target, baseFor)}>`);
   // What begins with an origin is the address of something: of an upload, an operation, a file. Origins for browsers are not followed.
-  return /^https?:\/\//i.test(value) && !name.startsWith('access-control-') ? rewriteUrl(value, via) : value;
+  const isUrl = /^(?:content-)?location$/.test(name);
+  const isAddress = /^https?:\/\//i.test(value) && !name.startsWith('access-control-');
+  return isUrl || isAddress ? rewriteUrl(value, target, baseFor) : value;
 }
-
-const located = (name: string, value: string, { target }: { readonly target: string }): string =>
-  name === 'location' ? (URL.parse(value, target)?.href ?? value) : value;
 
 const withAuthority = /^(?:https?:)?\/\/[^/?#]+/i;
 
 /** Exchanges the origin and leaves every other byte alone. References relative to the path need nothing. */
-function rewriteUrl(text: string, via: ViaRewrite): string {
+function rewriteUrl(text: string, target: string, baseFor: BaseFor): string {
   const written = withAuthority.exec(text)?.[0];
   if (written === undefined && !text.startsWith('/')) return text;
-  const origin = URL.parse(written ?? '/', via.origin);
-  const base = origin === null ? null : via.baseFor(origin);
+  const origin = URL.parse(written ?? '/', target);
+  const base = origin && baseFor(origin);
   return base === null ? text : base + text.slice(written?.length ?? 0);
 }
 

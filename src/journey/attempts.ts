@@ -5,7 +5,6 @@
  * (`dispatch/resend.policy.ts`). Invariant: an attempt's lease is settled once.
  */
 import { Buffer } from 'node:buffer';
-import type { Readable } from 'node:stream';
 import type { Lease } from '../admission/ticket.ts';
 import type { AdmissionRecord, Feedback, Outcome, Call, ResponseHead } from '../call.ts';
 import { type AttemptResult, type Sending, statusOf } from '../dispatch/dispatcher.ts';
@@ -216,11 +215,8 @@ const throttled = (
 });
 
 /** Puts the ticket back into its lane, at the same position. A call that was never sent gets its units and its slot back. */
-export function requeue(
-  lease: Lease,
-  result: AttemptResult,
-  { closes, closeMs, notBeforeMs }: SendAgain,
-): void {
+export function requeue(lease: Lease, result: AttemptResult, decision: SendAgain): void {
+  const { closes, closeMs, notBeforeMs } = decision;
   if (result.kind === 'failed' && result.error.neverSent)
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
   const sleepMs = closeMs >= notBeforeMs ? 0 : notBeforeMs;
@@ -240,11 +236,7 @@ function endOfBroken({ neverSent }: TransportError, safe: boolean, { grant }: Le
  * the upstream sends, however slowly the client reads. Where the body states what the call has spent, or may still turn into a
  * throttle, the lease ends with the response. Returns the body to be passed on; `done` is to be called at the response's end.
  */
-function endAnswered(
-  lease: Lease,
-  answered: Answered,
-  { closes, closeMs }: Pass,
-): { readonly body: Buffer | Readable; readonly done: () => void } {
+function endAnswered(lease: Lease, answered: Answered, { closes, closeMs }: Pass) {
   const { body, bodyFeedback } = answered;
   const succeeded = (lesson: Lesson | null): void =>
     lease.settle({ kind: 'succeeded', spent: spent(answered) }, lesson);
@@ -312,12 +304,9 @@ export function fieldsForClient(
   /** Links of the same upstream lead the client back to us. */
   const baseFor = (url: URL): string | null => {
     const prefix = routes.viaPrefix(upstream, url);
-    return prefix === null ? null : ownOrigin(call.rawFields) + prefix;
+    return prefix && ownOrigin(call.rawFields) + prefix;
   };
-  const links =
-    call.form === 'via'
-      ? ({ form: 'via', origin, baseFor } as const)
-      : ({ form: 'proxy', target: origin + pathAndQuery } as const);
+  const links = { target: origin + pathAndQuery, baseFor: call.form === 'via' ? baseFor : null };
   return returningFields({ rawFields, status, addsRateLimit, keyFields, cookies, links });
 }
 

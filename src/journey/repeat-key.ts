@@ -9,7 +9,7 @@
 import { createHash } from 'node:crypto';
 import type { Call, CallBody, Caller, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
-import { outgoingFields, passesCookies } from '../dispatch/fields.policy.ts';
+import { outgoingFields } from '../dispatch/fields.policy.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
@@ -100,18 +100,13 @@ const unquoted = (written: string): string => written.trim().replace(/^"(.*)"$/,
  * Everything of the request that goes upstream, but for its key and what changes with each attempt: what is known to carry a
  * credential of the client, and the rest. With another credential the same key is another key, as it is at the upstream.
  */
-function comparedParts(
-  { call, caller, route, body }: RepeatInput,
-  keyField: string | undefined,
-): { readonly credential: readonly string[]; readonly request: readonly string[] } {
+function comparedParts({ call, caller, route, body }: RepeatInput, keyField: string | undefined) {
   const injected = route.credential;
   const outgoing = outgoingFields({
-    rawFields: call.rawFields,
+    call,
     // The value of an injected credential may be renewed between two attempts; the account is the same.
-    route: { ...route, credential: injected === null ? null : { field: injected.field, value: '' } },
-    passesCookies: passesCookies(call, route.upstream),
+    route: { ...route, credential: injected && { field: injected.field, value: '' } },
     dropFields: caller.keyFields,
-    method: call.method,
     bodyBytes: body.bytes.length,
     traceparent: null,
   });

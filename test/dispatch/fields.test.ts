@@ -5,19 +5,20 @@ import { outgoingFields, type OutgoingInput } from '../../src/dispatch/fields.po
 
 const key = `slc_acme1_${'k'.repeat(43)}`;
 const base: OutgoingInput = {
-  rawFields: [],
+  call: { form: 'via', method: 'GET', rawFields: [] },
   route: {
     host: 'api.example',
     credential: null,
-    upstream: { propagateTrace: false, carriers: usualCarriers },
+    upstream: { cookies: 'scoped', propagateTrace: false, carriers: usualCarriers },
   },
-  passesCookies: true,
   dropFields: ['authorization'],
-  method: 'GET',
   bodyBytes: 0,
   traceparent: null,
 };
-const outgoing = (changes: Partial<OutgoingInput>) => ({ ...outgoingFields({ ...base, ...changes }) });
+type Changes = Partial<OutgoingInput & OutgoingInput['call']>;
+const outgoing = (changes: Changes) => ({
+  ...outgoingFields({ ...base, ...changes, call: { ...base.call, ...changes } }),
+});
 const own = { host: 'api.example', via: '1.1 sluice' };
 const withCredential = (field: string): OutgoingInput['route'] => ({
   ...base.route,
@@ -74,7 +75,7 @@ describe('fields sent upstream', () => {
   test('include cookies only where they belong to the upstream', () => {
     const rawFields = ['Cookie', 'a=1', 'COOKIE', 'b=2', 'Cookie2', '$Version=1'];
     expect(outgoing({ rawFields })).toEqual({ ...own, cookie: ['a=1', 'b=2'] });
-    expect(outgoing({ rawFields, passesCookies: false })).toEqual(own);
+    expect(outgoing({ rawFields, form: 'proxy' })).toEqual(own);
   });
 
   test.each('content-length host via authorization x-a'.split(' '))(
@@ -106,7 +107,7 @@ describe('fields sent upstream', () => {
 
   test('treat names of object members as names', () => {
     const names = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', '__defineGetter__'];
-    const fields = outgoingFields({ ...base, rawFields: names.flatMap((name) => [name, 'x', name, 'y']) });
+    const fields = outgoing({ rawFields: names.flatMap((name) => [name, 'x', name, 'y']) });
     const lower = names.map((name) => name.toLowerCase());
     expect(Object.keys(fields).toSorted()).toEqual([...lower, 'host', 'via'].toSorted());
     expect(lower.filter((name) => name in outgoingFields(base))).toEqual([]);
@@ -159,7 +160,7 @@ describe('the credential sent upstream', () => {
 
   test('leaves alone what the configuration says carries none, and takes out what it adds', () => {
     const carriers = readCarriers(['x-acme', '-Authorization'], 'generic');
-    const route = { ...withCredential('x-api-key'), upstream: { propagateTrace: false, carriers } };
+    const route = { ...withCredential('x-api-key'), upstream: { ...base.route.upstream, carriers } };
     const rawFields = ['Authorization', 'Basic abc', 'X-Acme', 'own', 'X-Plain', '1'];
     const kept = { authorization: 'Basic abc', 'x-plain': '1', ...injected };
     expect(outgoing({ rawFields, route, ...keyInOther })).toEqual({ ...own, ...kept });
@@ -168,7 +169,7 @@ describe('the credential sent upstream', () => {
 
 test('the trace context sent upstream is Sluice’s own with the client’s tracestate, where that is asked for', () => {
   const rawFields = ['traceparent', 'client', 'tracestate', 'a=1', 'tracestate', 'b=2', 'baggage', 'user=1'];
-  const route = { ...base.route, upstream: { propagateTrace: true, carriers: usualCarriers } };
+  const route = { ...base.route, upstream: { ...base.route.upstream, propagateTrace: true } };
   const traced = { traceparent: 'ours', tracestate: ['a=1', 'b=2'] };
   expect(outgoing({ rawFields, traceparent: 'ours', route })).toEqual({ ...own, ...traced });
   expect(outgoing({ rawFields, traceparent: 'ours' })).toEqual(own);

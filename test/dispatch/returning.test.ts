@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { returningFields, type ReturningInput, type ViaRewrite } from '../../src/dispatch/fields.policy.ts';
+import { returningFields, type ReturningInput } from '../../src/dispatch/fields.policy.ts';
 
 const keyFields = ['authorization', 'sluice-key'];
 const everything = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>
@@ -9,7 +9,7 @@ const everything = (rawFields: readonly string[], changes: Partial<ReturningInpu
     addsRateLimit: true,
     keyFields,
     cookies: { kind: 'unchanged' },
-    links: { form: 'proxy', target: 'https://acme.shop.example/orders/1?a=b' },
+    links: { target: 'https://acme.shop.example/orders/1?a=b', baseFor: null },
     ...changes,
   });
 
@@ -136,9 +136,8 @@ describe('what caches are told', () => {
 }); // prettier-ignore
 
 describe('URLs in responses to /via/ calls', () => {
-  const via: ViaRewrite = {
-    form: 'via',
-    origin: 'https://acme.shop.example',
+  const via: ReturningInput['links'] = {
+    target: 'https://acme.shop.example/a?b',
     baseFor: (url) =>
       url.protocol === 'https:' && url.host.endsWith('.shop.example') ? `https://gate.example/via/shop/${url.host}` : null,
   };

@@ -31,11 +31,13 @@ describe('a request to the upstream', () => {
       const body = Buffer.from(bytes('GET /smuggled HTTP/1.1|host: x||'));
       const named = ['Connection', 'content-length, transfer-encoding', 'Transfer-Encoding', 'chunked'];
       const fields = outgoingFields({
-        rawFields: named,
-        route: { host: 'x', credential: null, upstream: { propagateTrace: false, carriers: usualCarriers } },
-        passesCookies: false,
+        call: { form: 'proxy', method, rawFields: named },
+        route: {
+          host: 'x',
+          credential: null,
+          upstream: { cookies: 'scoped', propagateTrace: false, carriers: usualCarriers },
+        },
         dropFields: [],
-        method,
         bodyBytes: body.length,
         traceparent: null,
       });
