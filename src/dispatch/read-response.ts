@@ -12,14 +12,7 @@ import { costFromTail } from './feedback/commerce.policy.ts';
 import { learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/refusal.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
-import {
-  isContent,
-  learnFromStreamEvent,
-  namedError,
-  noUsage,
-  tokenUsage,
-  withUsageIn,
-} from './feedback/language-model.policy.ts';
+import { isContent, namedError, usageWatch } from './feedback/language-model.policy.ts';
 import { bodyError } from './transport-error.ts';
 import {
   createBrotliDecompress,
@@ -69,21 +62,23 @@ export async function readForLearning(
   const judge = (text: string | null): Feedback =>
     learnFrom(kind, { status, fields, body: text, callClass, nowMs: clock.now() }, dialect);
   const watched = (rest: Readable, feedback: Feedback, watch: Watch): ReadResponse => {
-    const { body, flush } = readInPassing(rest, { encoding, onText: watch.onText }, clock);
+    let taught: Feedback | null = null;
+    const onText = (text: string): void => void (taught = watch(text, clock.now()));
+    const { body, flush } = readInPassing(rest, { encoding, onText }, clock);
     const bodyFeedback = (): Feedback | null => {
       flush();
-      return watch.feedback();
+      return taught;
     };
     return { body, feedback, bodyFeedback };
   };
 
   const isRefusal = status >= 400;
   const isModel = kind === 'language-model' && !isRefusal;
-  if (isModel && isFrames.test(type)) return watched(body, beforeOutput(judge(null)), usageWatch(clock));
+  if (isModel && isFrames.test(type)) return watched(body, beforeOutput(judge(null)), usageWatch());
   if (isModel && isEvents.test(type)) {
     const { start, refusal } = await streamStart(body, encoding, judge, clock);
     if (refusal !== null) return { body: start, feedback: refusal, bodyFeedback: null };
-    return watched(start, beforeOutput(judge(null)), usageWatch(clock));
+    return watched(start, beforeOutput(judge(null)), usageWatch());
   }
   const isRead = isModel
     ? method === 'POST' && isDocument.test(type)
@@ -95,7 +90,7 @@ export async function readForLearning(
   }
   if (!isRead) return { body, feedback: judge(null), bodyFeedback: null };
 
-  const modelWatch = isModel && !isUntyped.test(type) ? usageWatch(clock) : null;
+  const modelWatch = isModel && !isUntyped.test(type) ? usageWatch() : null;
   const watch = !isRefusal && callClass === 'graphql' ? costWatch() : modelWatch;
   // An error is short: a longer document is passed on as it comes.
   if (watch !== null && Number(length) > peekBytes) return watched(body, judge(null), watch);
@@ -144,43 +139,17 @@ const beforeOutput = (feedback: Feedback): Feedback => ({
   ),
 });
 
-/** Learns from a text that passes. */
-interface Watch {
-  readonly onText: (text: string) => void;
-  readonly feedback: () => Feedback | null;
-}
-
-/** Of very many errors in one part of a text the last are read. */
-const maxErrors = 4;
-
-/** What a response says of its usage, and an error inside it. */
-function usageWatch(clock: Clock): Watch {
-  let members = noUsage;
-  let late: Feedback | null = null;
-  const onText = (text: string): void => {
-    members = withUsageIn(members, text);
-    const lines = isErrorText(text) ? text.split(/[\r\n]+/).filter(isErrorText) : [];
-    for (const line of lines.slice(-maxErrors)) {
-      const feedback = learnFromStreamEvent(line, clock.now());
-      if (feedback.errorStatus !== undefined) late = feedback;
-    }
-  };
-  const feedback = (): Feedback | null => {
-    const usage = tokenUsage(members);
-    const reported = usage === null ? null : { ...nothingLearned, usage };
-    return late === null ? reported : { ...reported, ...late };
-  };
-  return { onText, feedback };
-}
+/** Learns from the next part of a text that passes, and returns what the parts up to now have taught; `null` = nothing. */
+type Watch = (text: string, nowMs: number) => Feedback | null;
 
 /** The cost of a GraphQL response stands at its end, behind all data. */
 function costWatch(): Watch {
   let cost: Feedback | null = null;
-  const onText = (text: string): void => {
+  return (text) => {
     const taught = costFromTail(text);
     if (taught.meters.length > 0) cost = taught;
+    return cost;
   };
-  return { onText, feedback: () => cost };
 }
 
 // The start of a stream is held back until its first content, because an error before that is a refusal like any other: the call can still
@@ -215,32 +184,28 @@ async function streamStart(
       isOver = refusal !== null || judged >= maxJudged || isContent(data);
     },
   });
-  const decoder = decoderFor(
-    encoding,
-    (bytes) => {
-      const part = utf8.decode(bytes, { stream: true });
-      text += part;
-      parser.feed(part);
-      if (isOver || text.length >= peekBytes) enough();
-    },
-    clock,
-  );
+  const onBytes = (bytes: Buffer): void => {
+    const part = utf8.decode(bytes, { stream: true });
+    text += part;
+    parser.feed(part);
+    if (isOver || text.length >= peekBytes) enough();
+  };
+  const decoder = decoderFor(encoding, onBytes, clock);
   if (decoder === null) return { start: body, refusal };
-  const limits = {
+  const limits: PeekLimits = {
     maxBytes: peekBytes,
     maxMs: maxSilentMs,
     maxMsWithBytes: maxHoldMs,
-    onChunk(chunk: Buffer, isEnough: () => void): void {
+    onChunk(chunk, isEnough) {
       enough = isEnough;
       decoder.write(chunk);
     },
-    onEnd(done: () => void): void {
+    onEnd: (done) =>
       decoder.end(() => {
         // Some upstreams leave out the empty line behind their last event, and some clients read it all the same.
         parser.feed('\n\n');
         done();
-      });
-    },
+      }),
   };
   const start = await peek(body, limits, clock);
   decoder.stop();
@@ -386,8 +351,8 @@ function takes(bytes: number, now: number): boolean {
 /** Reads one body while it passes, in whatever coding. */
 interface Decoder {
   write(chunk: Buffer): void;
-  /** Nothing follows. Calls back when all is decoded (`isWhole`), or when the decoding was given up before. */
-  end(onOver: (isWhole: boolean) => void): void;
+  /** Nothing follows. Calls back when all is decoded, or the decoding was given up. */
+  end(onOver: () => void): void;
   /** Ends the decoding, wherever it is. */
   stop(): void;
 }
@@ -395,56 +360,50 @@ interface Decoder {
 /** A decoder that hands on what it decodes; `null`: the coding is not known, or enough other bodies are being decoded. */
 function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
   const [name, ...others] = codingsIn(encoding);
-  if (name === undefined) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
+  if (name === undefined) return { write: onBytes, end: (onOver) => onOver(), stop: () => {} };
   const [windowBytes, create] = (others.length === 0 ? codings.get(name) : undefined) ?? [0];
   if (create === undefined || alive >= maxOfProcess.decoders) return null;
   alive += 1;
   /** `null` before the first bytes. */
   let stream: Transform | null = null;
   let [receivedBytes, decodedBytes, isOver] = [0, 0, false];
-  let onOver = (_isWhole: boolean): void => {};
+  let onOver = (): void => {};
   const held = (): number => Math.min(decodedBytes, windowBytes);
-  const over = (isWhole: boolean): void => {
+  const stop = (): void => {
     if (isOver) return;
     isOver = true;
     alive -= 1;
     heldBytes -= held();
     stream?.destroy();
-    onOver(isWhole);
+    onOver();
   };
   const onData = (bytes: Buffer): void => {
     if (isOver) return;
-    const heldBefore = held();
+    heldBytes -= held();
     decodedBytes += bytes.length;
-    heldBytes += held() - heldBefore;
+    heldBytes += held();
     const { base, perByteReceived, total } = maxOfOne;
     const allowed = Math.min(total, base + perByteReceived * receivedBytes);
-    if (decodedBytes > allowed || !takes(bytes.length, clock.monotonic())) over(false);
+    if (decodedBytes > allowed || !takes(bytes.length, clock.monotonic())) stop();
     else onBytes(bytes);
   };
-  const begin = ([first = 0]: Buffer): Transform | null =>
-    name === 'br' && hasLargeWindow(first)
-      ? null
-      : create(first)
-          .on('data', onData)
-          .on('end', () => over(true))
-          .on('error', () => over(false));
   return {
     write(chunk) {
       if (isOver || chunk.length === 0) return;
       receivedBytes += chunk.length;
-      stream ??= begin(chunk);
-      if (stream === null) return over(false);
+      const [first = 0] = chunk;
+      if (stream === null && name === 'br' && hasLargeWindow(first)) return stop();
+      stream ??= create(first).on('data', onData).on('end', stop).on('error', stop);
       stream.write(chunk);
-      if (stream.writableLength > backlogBytes) over(false);
+      if (stream.writableLength > backlogBytes) stop();
     },
     end(listener) {
-      if (isOver) return listener(false);
+      if (isOver) return listener();
       onOver = listener;
-      if (stream === null) over(true);
+      if (stream === null) stop();
       else stream.end();
     },
-    stop: () => over(false),
+    stop,
   };
 }
 
@@ -465,21 +424,18 @@ export function readInPassing(
   body: Readable,
   { encoding, onText }: { readonly encoding: string; readonly onText: (text: string) => void },
   clock: Clock,
-): { readonly body: Readable; readonly flush: () => void } {
+) {
   const utf8 = new TextDecoder();
   let text = '';
   const flush = (): void => {
     if (text !== '') onText(text);
     text = text.slice(-overlap);
   };
-  const decoder = decoderFor(
-    encoding,
-    (bytes) => {
-      text += utf8.decode(bytes, { stream: true });
-      if (text.length >= partLength) flush();
-    },
-    clock,
-  );
+  const onBytes = (bytes: Buffer): void => {
+    text += utf8.decode(bytes, { stream: true });
+    if (text.length >= partLength) flush();
+  };
+  const decoder = decoderFor(encoding, onBytes, clock);
   if (decoder === null) return { body, flush };
   const passing = new Transform({
     transform(chunk: Buffer, _encoding, done) {

@@ -77,25 +77,17 @@ export function lastObject(
   key: string,
   accept: (value: JsonRecord) => boolean,
 ): JsonRecord | null {
-  const tail = text.length > tailLength ? text.slice(-tailLength) : text;
-  const quoted = `"${key}"`;
-  let at = tail.lastIndexOf(quoted);
-  for (let tries = 0; at >= 0 && tries < maxTries; tries++) {
-    colonAndBrace.lastIndex = at + quoted.length;
-    const found = colonAndBrace.test(tail) ? objectAt(tail, colonAndBrace.lastIndex) : null;
+  const tail = text.slice(-tailLength);
+  const keys = [...tail.matchAll(new RegExp(`"${key}"\\s*:\\s*(?=\\{)`, 'g'))];
+  for (const { 0: before, index } of keys.slice(-maxTries).toReversed()) {
+    const found = objectAt(tail, index + before.length);
     if (found !== null && accept(found.value)) return found.value;
-    at = at === 0 ? -1 : tail.lastIndexOf(quoted, at - 1);
   }
   return null;
 }
 
-const colonAndBrace = /\s*:\s*(?=\{)/y;
-
 /** The object whose brace stands at `start`, and where it ends; `null`: it is not whole, or none. */
-export function objectAt(
-  text: string,
-  start: number,
-): { readonly value: JsonRecord; readonly end: number } | null {
+export function objectAt(text: string, start: number) {
   const end = endOfObject(text, start);
   const value = end < 0 ? undefined : parseJson(text.slice(start, end));
   return isRecord(value) ? { value, end } : null;

@@ -53,12 +53,8 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const readings = own.length > 0 ? own : unownedReadings(refused?.error?.fields ?? fields, at);
   const reports = reportsOf(readings);
   if (refused === null) {
-    const usage = body === null ? null : tokenUsage(withUsageIn(noUsage, body));
-    return {
-      meters: reports,
-      throttle: null,
-      ...given({ usage: usage ?? undefined, scope: scopeOf({}, fields) }),
-    };
+    const usage = (body === null ? null : tokenUsage(withUsageIn({}, body))) ?? undefined;
+    return { meters: reports, throttle: null, ...given({ usage, scope: scopeOf({}, fields) }) };
   }
   const { message, error } = refused;
   const throttle = throttleOf(response, status, readings, refused, reports);
@@ -90,6 +86,7 @@ function throttleOf(
   // A 402 that states a time asks for a wait, and condemns nobody. So does what others say of a quota of minutes.
   const mayWait = status === 402 || mayBeRate(refused);
   if ((verdict === 'quota' || verdict === 'unclear') && mayWait && toldMs !== null) verdict = 'rate';
+  if (verdict === null) return null;
   if (verdict !== 'rate') return asThrottle(verdict, verdict === 'quota' ? toldMs : statedMs, null);
   // First `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's trap at least what the body states, or
   // else the renewal period.
@@ -100,12 +97,7 @@ function throttleOf(
 }
 
 /** The throttle that a verdict means to the rest of the gateway. */
-function asThrottle(
-  verdict: Verdict | null,
-  waitMs: number | null,
-  meter: MeterName | null,
-): Throttle | null {
-  if (verdict === null) return null;
+function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
   if (verdict === 'rate') return { kind: 'rate', waitMs, meter };
   if (verdict === 'overload') return { kind: 'overload', waitMs };
   // Gemini states a `retryDelay` beside a spent day, which is not the day's end.
@@ -125,15 +117,13 @@ function meterAtFault(
   return candidates.length === 1 ? (candidates[0]?.meter ?? null) : type;
 }
 
-const wholeMetrics = new Set(wordsOf('RPM RPD TPM TPD ITPM OTPM input-images images'));
-
 /**
  * Adds what the sentence says about its meter where the fields are silent or speak of a wider limit: a project's own
  * limit is named in the text only. `Used` is rounded up, so the truth is within one unit below.
  */
 function withMessage(reports: readonly MeterReport[], message: LimiterMessage): readonly MeterReport[] {
-  const { meter, metric, limit, used, windowMs } = message;
-  if (meter === null || limit === null || limit <= 0 || !wholeMetrics.has(metric ?? '')) return reports;
+  const { meter, limit, used, windowMs } = message;
+  if (meter === null || limit === null || limit <= 0) return reports;
   const known = reports.find((report) => report.meter === meter);
   if (known !== undefined && known.limit <= limit) return reports;
   const level = used === null ? null : { lowest: Math.max(0, used - 1), highest: used };
@@ -147,9 +137,8 @@ const requestedTokens = ({ meter, requested }: LimiterMessage): number | undefin
 function scopeOf(stated: QuotaScope, fields: Fields): QuotaScope | undefined {
   const organization = fields.get('openai-organization') ?? stated.organization;
   const project = fields.get('openai-project') ?? stated.project;
-  const { family } = stated;
-  if (organization === undefined && project === undefined && family === undefined) return undefined;
-  return given({ organization, project, family });
+  const scope = given({ organization, project, family: stated.family });
+  return Object.keys(scope).length === 0 ? undefined : scope;
 }
 
 // One event inside a 200 event stream, which may turn into a refusal after its head said success
@@ -211,11 +200,28 @@ function saysSomething(choice: unknown): boolean {
 // Azure, Groq, Mistral, Anthropic, Gemini, Bedrock, Cohere and Ollama. A member that is missing or no count is not stated; nothing is ever read
 // as 0 that was not 0.
 
-/** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
-export type UsageMembers = JsonRecord;
+/** Of very many errors in one part of a text the last are read. */
+const maxErrors = 4;
 
-/** Nothing was reported yet. */
-export const noUsage: UsageMembers = {};
+/**
+ * Reads a response part by part while it passes. Returns what its usage, and an error inside it, have taught up to now; `null` = nothing.
+ * `nowMs`: the wall clock.
+ */
+export function usageWatch(): (text: string, nowMs: number) => Feedback | null {
+  let members: JsonRecord = {};
+  let late: Feedback | null = null;
+  return (text, nowMs) => {
+    members = withUsageIn(members, text);
+    const lines = isErrorText(text) ? text.split(/[\r\n]+/).filter(isErrorText) : [];
+    for (const line of lines.slice(-maxErrors)) {
+      const feedback = learnFromStreamEvent(line, nowMs);
+      if (feedback.errorStatus !== undefined) late = feedback;
+    }
+    const usage = tokenUsage(members);
+    const reported = usage === null ? null : { ...nothingLearned, usage };
+    return late === null ? reported : { ...reported, ...late };
+  };
+}
 
 /** A larger number is not taken for a count of one call's tokens, so that sums stay exact. */
 const maxTokens = 1e12;
@@ -233,8 +239,11 @@ const countNames = wordsOf(
   'inputTokenCount outputTokenCount',
 );
 
-/** `known` with what this text (a response, a part of it, or one event of a stream) adds. */
-export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
+/**
+ * Members of `usage` as `known`, with those that this text (a response, a part of it, or one event of a stream) adds. A stream may report
+ * them in parts, each of which replaces what it names.
+ */
+function withUsageIn(known: JsonRecord, text: string): JsonRecord {
   let members = known;
   let readTo = 0;
   for (const { 0: name, index, groups } of [...text.matchAll(usageMember)].slice(-maxRead)) {
@@ -254,7 +263,7 @@ export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
 }
 
 /** What the provider counts; `null` = the members state nothing. */
-export function tokenUsage(found: UsageMembers): TokenUsage | null {
+function tokenUsage(found: JsonRecord): TokenUsage | null {
   const at = (...names: readonly string[]): number | null =>
     names.map((name) => countAt(found, name)).find((count) => count !== null) ?? null;
   const usage = ofGemini(at) ?? ofCaches(at) ?? ofOpenAi(at, found);
@@ -291,7 +300,7 @@ function ofCaches(at: At): TokenUsage | null {
 }
 
 /** Cached tokens are part of the prompt and count in full, but for Groq. */
-function ofOpenAi(at: At, found: UsageMembers): TokenUsage | null {
+function ofOpenAi(at: At, found: JsonRecord): TokenUsage | null {
   const prompt = at('prompt_tokens', 'input_tokens', 'prompt_eval_count');
   const output = at('completion_tokens', 'output_tokens', 'eval_count');
   const all = at('total_tokens') ?? both(prompt, output);

@@ -33,7 +33,8 @@ import {
   type Reading,
   believable,
   type ResponseFacts,
-  ResponseReader,
+  readerOf,
+  type ResponseReader,
 } from './response.policy.ts';
 
 /** With this an upstream says that the credential is not valid, or not any more (RFC 9110 §15.5.2): it ran nothing. */
@@ -67,12 +68,11 @@ export function learnFrom(
   facts: ResponseFacts,
   described: Dialect | null = null,
 ): Feedback {
-  const dialect = described ?? unknownDialect;
-  const response = new ResponseReader(facts);
-  const own = read(kind, dialect, response);
-  const throttle = throttleOf(dialect, response, own);
-  const refusesCredential =
-    own.errorStatus === refusedStatus || dialect.expiredBy.some((one) => meets(one, response));
+  const response = readerOf(facts, described ?? unknownDialect);
+  const own = read(kind, response);
+  const throttle = throttleOf(response, own);
+  const isExpired = response.dialect.expiredBy.some((one) => meets(one, response));
+  const refusesCredential = own.errorStatus === refusedStatus || isExpired;
   // No meter is at fault then.
   const isCrowded = throttle?.kind === 'rate' && saysConcurrency(response);
   return believable({
@@ -83,49 +83,46 @@ export function learnFrom(
   });
 }
 
-function read(kind: UpstreamKind, dialect: Dialect, response: ResponseReader): Feedback {
+function read(kind: UpstreamKind, response: ResponseReader): Feedback {
   if (kind === 'language-model') return learnFromModel(response);
-  return kind === 'commerce' ? learnFromCommerce(response) : learnFromDialect(dialect, response);
+  return kind === 'commerce' ? learnFromCommerce(response) : learnFromDialect(response);
 }
 
-function learnFromDialect(dialect: Dialect, response: ResponseReader): Feedback {
-  const { windows, namedIn } = dialect;
-  const readings = readingsOf(dialect, response);
-  const meters = windows.length === 0 ? reportsOf(readings) : windowReports(windows, readings, response);
+function learnFromDialect(response: ResponseReader): Feedback {
+  const { windows, namedIn } = response.dialect;
+  const readings = readingsOf(response);
+  const meters = windows.length === 0 ? reportsOf(readings) : windowReports(readings, response);
   const name = namedIn === null ? '' : (response.fields.get(namedIn)?.trim() ?? '');
   return {
     meters,
-    throttle: refusalByStatus(dialect, response, meters),
+    throttle: refusalByStatus(response, meters),
     ...(name === '' || name.length > maxName ? {} : { scope: { name } }),
   };
 }
 
 // Fields and windows
 
-const readingsOf = ({ fields, windows }: Dialect, response: ResponseReader): readonly Reading[] =>
-  fields === null
-    ? unownedReadings(response.fields, response.at)
-    : fields.flatMap((one) => readingOf(one, windows, response) ?? []);
+function readingsOf(response: ResponseReader): readonly Reading[] {
+  const { at, dialect, fields } = response;
+  if (dialect.fields === null) return unownedReadings(fields, at);
+  return dialect.fields.flatMap((one) => readingOf(one, response) ?? []);
+}
 
 /**
  * What one set of fields states; `null`: the response has none of them. A field with a rate stands for a limit of one second's calls, or
  * of as many as a leaky window is described to let pass at once.
  */
-function readingOf(
-  described: DialectFields,
-  windows: readonly DialectWindow[],
-  response: ResponseReader,
-): Reading | null {
-  const countIn = (field: CountField | null): number | null => count(valueOf(field, response.fields));
+function readingOf(described: DialectFields, { at, dialect, fields }: ResponseReader): Reading | null {
+  const countIn = (field: CountField | null): number | null => count(valueOf(field, fields));
   const [limit, used] = [countIn(described.limit), countIn(described.used)];
   const [remaining, rate] = [countIn(described.remaining), countIn(described.rate)];
   const timeIn = (field: TimeField | null): number | null =>
-    reset(valueOf(field, response.fields), response.at, field?.as).resetInMs;
+    reset(valueOf(field, fields), at, field?.as).resetInMs;
   const resetInMs = timeIn(described.reset);
   if ([limit, used, remaining, resetInMs, rate].every((value) => value === null)) return null;
   const { window } = described;
   const isRate = rate !== null && rate > 0;
-  const [only] = windows.length === 1 ? windows : [];
+  const [only] = dialect.windows.length === 1 ? dialect.windows : [];
   const burst = only?.kind === 'leaky' ? only.requests : null;
   const known = limit ?? (isRate ? (burst ?? Math.max(1, Math.floor(rate))) : (only?.requests ?? null));
   const as = described.reset?.as;
@@ -155,14 +152,10 @@ function valueOf(field: CountField | null, fields: Fields): string | undefined {
 }
 
 /** Reports for the windows that the dialect describes, and for a day; of two for one window that of the lower limit. */
-function windowReports(
-  windows: readonly DialectWindow[],
-  readings: readonly Reading[],
-  { at }: ResponseReader,
-): MeterReport[] {
+function windowReports(readings: readonly Reading[], { at, dialect }: ResponseReader): MeterReport[] {
   const reports: MeterReport[] = [];
   for (const reading of readings) {
-    const window = windowFor(windows, reading);
+    const window = windowFor(dialect.windows, reading);
     if (window === null) {
       // A day's quota that only the responses state.
       for (const day of reportsOf([reading])) if (day.meter === 'requests_day') addTighter(reports, day);
@@ -225,12 +218,8 @@ const limited =
  * What a status says of itself. Of an upstream whose refusals nobody has described, a 403 in words, and a 418 (Binance) or 420 (Podio) with
  * a time or in words, say that calls come too fast as well.
  */
-function refusalByStatus(
-  dialect: Dialect,
-  response: ResponseReader,
-  meters: readonly MeterReport[],
-): Throttle | null {
-  const { status, body } = response;
+function refusalByStatus(response: ResponseReader, meters: readonly MeterReport[]): Throttle | null {
+  const { status, body, dialect } = response;
   if (status === 503 || status === 529) return { kind: 'overload', waitMs: null };
   const mayBeLimited = dialect.throttledBy.length === 0 && [403, 418, 420].includes(status);
   const isLimited =
@@ -240,17 +229,13 @@ function refusalByStatus(
 }
 
 /** The refusal with what described conditions make of it, and its wait, also where its kind finds none in its own fields. */
-function throttleOf(
-  dialect: Dialect,
-  response: ResponseReader,
-  { throttle: known, meters }: Feedback,
-): Throttle | null {
+function throttleOf(response: ResponseReader, { throttle: known, meters }: Feedback): Throttle | null {
+  const { at, dialect, fields } = response;
   const { throttledBy, permanentBy, waitIn } = dialect;
   const [condition = null] = [...throttledBy, ...permanentBy]
     .filter((one) => meets(one, response))
     .toSorted((a, b) => exactness(b) - exactness(a));
   if (condition === null && (known === null || known.kind === 'permanent')) return known;
-  const { fields, at } = response;
   const scope = condition?.scope === undefined ? {} : { scope: condition.scope };
   const statedMs = describedWaitMs(waitIn, response) ?? known?.waitMs ?? response.statedMs;
   if (condition !== null && permanentBy.includes(condition))
@@ -258,7 +243,7 @@ function throttleOf(
   const waitMs =
     statedMs ??
     response.bodyMs ??
-    exhaustedForMs(readingsOf(dialect, response)) ??
+    exhaustedForMs(readingsOf(response)) ??
     namedWaitMs(fields, at) ??
     condition?.waitMs ??
     null;

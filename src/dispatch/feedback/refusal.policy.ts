@@ -335,9 +335,6 @@ function paymentIn(names: readonly string[], text: string): Verdict {
 
 // What providers say in words that only they use
 
-/** Windows by the words in which sentences name them. */
-const windowsMs: Readonly<Record<string, number>> = { min: minuteMs, minute: minuteMs, day: dayMs };
-
 /**
  * Error type (`null` = any) and sentence, the verdict that goes before that of codes and status, and the meter of a minute that refused.
  * `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs.
@@ -372,18 +369,16 @@ function providerRefusal(error: ModelError | null): {
   const [, , verdict, meter] =
     providerWords.find(([of, pattern]) => (of === null || of === type) && pattern.test(message)) ?? [];
   if (verdict === undefined) return {};
-  if (meter === undefined) return { verdict };
-  return { verdict, message: { meter, metric: meter === 'tokens' ? 'TPM' : 'RPM', windowMs: minuteMs } };
+  return { verdict, ...(meter === undefined ? {} : { message: { meter, windowMs: minuteMs } }) };
 }
 
 // The limiter's sentence
 
 /** What a refusal's text states. Counts are units as written. */
 export interface LimiterMessage {
-  /** `RPM`, `RPD`, `TPM`, `TPD`, `ITPM`, `OTPM`, or the words before "per" when there is no abbreviation for them. */
-  readonly metric: string | null;
   readonly meter: MeterName | null;
-  readonly windowMs: number | null;
+  /** Of the meter. */
+  readonly windowMs: number;
   readonly limit: number | null;
   readonly used: number | null;
   readonly requested: number | null;
@@ -402,7 +397,7 @@ const meters: Readonly<Record<string, readonly [MeterName, (MeterName | null)?]>
   images: ['images'],
 };
 
-const metricWords = /\bon ([a-z-]+(?: [a-z-]+)?) per (minute|min|day)\b(?: \(([A-Z]{2,5})\))?/;
+const metricWords = /\bon ([a-z-]+(?: [a-z-]+)?) per (minute|min|day)\b/;
 
 function readMessage(text: string): LimiterMessage {
   const message = text.slice(0, maxSentence);
@@ -411,15 +406,13 @@ function readMessage(text: string): LimiterMessage {
     const digits = find(pattern);
     return digits === undefined ? null : Number(digits.replaceAll(',', ''));
   };
-  const [found, what = '', window, abbreviation] = metricWords.exec(message) ?? [];
+  const [, what = '', window] = metricWords.exec(message) ?? [];
   const isDay = window === 'day';
-  const short = { requests: isDay ? 'RPD' : 'RPM', tokens: isDay ? 'TPD' : 'TPM' }[what];
   const limit = numberAfter(/\bLimit:? (\d[\d,]*)/);
   const requested = numberAfter(/\bRequested ~?(\d[\d,]*)/);
   return {
-    metric: found === undefined ? null : (abbreviation ?? short ?? what),
     meter: meters[what]?.[isDay ? 1 : 0] ?? null,
-    windowMs: windowsMs[window ?? ''] ?? null,
+    windowMs: isDay ? dayMs : minuteMs,
     limit,
     used: numberAfter(/\bUsed (\d[\d,]*)/),
     requested,

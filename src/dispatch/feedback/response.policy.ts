@@ -14,8 +14,9 @@ import {
   timeLeftMs,
 } from '../stated-time.policy.ts';
 import { parseJson } from './json.policy.ts';
-import type { TimeUnit } from '../../config/settings.ts';
+import type { Dialect, TimeUnit } from '../../config/settings.ts';
 import { secondMs, minuteMs, hourMs, dayMs } from '../../time-units.ts';
+import { wordsOf } from '../../words.policy.ts';
 
 export interface ResponseFacts {
   readonly status: number;
@@ -33,39 +34,32 @@ export interface ResponseFacts {
 export const nothingLearned: Feedback = { meters: [], throttle: null };
 
 /** One response as the dialects read it: its body is parsed once at most, and only where a dialect asks for it. */
-export class ResponseReader {
-  readonly status: number;
-  readonly fields: ReadonlyMap<string, string>;
-  readonly body: string | null;
-  readonly callClass: string;
-  readonly at: ResponseTime;
-  #parsed: { readonly value: unknown } | null = null;
+export type ResponseReader = ReturnType<typeof readerOf>;
 
-  constructor({ status, fields, body, callClass, nowMs }: ResponseFacts) {
-    this.status = status;
-    this.fields = fields;
-    this.body = body;
-    this.callClass = callClass;
-    this.at = { date: fields.get('date'), now: nowMs };
-  }
-
-  /** The body as JSON; `undefined`: it is none, or nobody has read it. */
-  get json(): unknown {
-    this.#parsed ??= { value: this.body === null ? undefined : parseJson(this.body) };
-    return this.#parsed.value;
-  }
-
-  /** The wait that `Retry-After` or a field like it states, milliseconds; `null`: none does. The body may complete it. */
-  get statedMs(): number | null {
-    const waitMs = retryAfterMs(this.fields, this.at.now);
-    return waitMs === null ? null : completedMs(waitMs, this.bodyMs);
-  }
-
-  /** The wait that the body states, 1 ms to a day; `null`: it names none, or nobody has read it. */
-  get bodyMs(): number | null {
-    if (this.body === null) return null;
-    return this.json === undefined ? sentenceWaitMs(this.body, this.at) : parsedWaitMs(this.json, this.at);
-  }
+export function readerOf(facts: ResponseFacts, dialect: Dialect) {
+  const { fields, body, nowMs } = facts;
+  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
+  let parsed: { readonly value: unknown } | null = null;
+  return {
+    ...facts,
+    /** Of an upstream that nobody has described it is empty. */
+    dialect,
+    at,
+    /** The body as JSON; `undefined`: it is none, or nobody has read it. */
+    get json(): unknown {
+      return (parsed ??= { value: body === null ? undefined : parseJson(body) }).value;
+    },
+    /** The wait that `Retry-After` or a field like it states, milliseconds; `null`: none does. The body may complete it. */
+    get statedMs(): number | null {
+      const waitMs = retryAfterMs(fields, nowMs);
+      return waitMs && completedMs(waitMs, this.bodyMs);
+    },
+    /** The wait that the body states, 1 ms to a day; `null`: it names none, or nobody has read it. */
+    get bodyMs(): number | null {
+      if (body === null) return null;
+      return this.json === undefined ? sentenceWaitMs(body, at) : parsedWaitMs(this.json, at);
+    },
+  };
 }
 
 // Belief. A bucket is shared, and while it is held shut no further response comes that could set it right: one absurd number,
@@ -83,12 +77,13 @@ export function believable(feedback: Feedback): Feedback {
   if (feedback.meters.length === 0 && throttle === null && requestedTokens === undefined) return feedback;
   const meters = feedback.meters.filter(({ limit }) => limit >= 1 && limit <= maxLimit).map(bounded);
   const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? maxLimit;
-  const waitMs = throttle?.waitMs ?? 0;
   return {
     ...feedback,
     meters,
-    throttle:
-      throttle !== null && waitMs > maxRetryAfterMs ? { ...throttle, waitMs: maxRetryAfterMs } : throttle,
+    throttle: throttle && {
+      ...throttle,
+      waitMs: throttle.waitMs && Math.min(throttle.waitMs, maxRetryAfterMs),
+    },
     // No document takes more than a full bucket.
     ...(requestedCost === undefined ? {} : { requestedCost: Math.min(requestedCost, points) }),
     ...(actualCost === undefined ? {} : { actualCost: Math.min(actualCost, points) }),
@@ -252,13 +247,13 @@ function structuredReadings(fields: Fields): readonly Reading[] {
   // Draft 07 writes one quota as a dictionary: `limit=10, remaining=0, reset=30`.
   const isDictionary = stated.length > 1 && stated.every(({ names }) => names.length === 0);
   const joined = { names: [], parameters: new Map(stated.flatMap(({ parameters }) => [...parameters])) };
+  const isOf = (policy: Item, item: Item): boolean =>
+    isDictionary
+      ? quotaOf(policy) === numberIn(item, 'limit')
+      : policy.names.some((name) => item.names.includes(name));
   const quotas = (isDictionary ? [joined] : stated).map((item) => ({
     item,
-    policy: policies.find((policy) =>
-      isDictionary
-        ? quotaOf(policy) === numberIn(item, 'limit')
-        : policy.names.some((name) => item.names.includes(name)),
-    ),
+    policy: policies.find((policy) => isOf(policy, item)),
   }));
   const alone = policies.filter((policy) => quotas.every((quota) => quota.policy !== policy));
   return [...quotas, ...alone.map((policy) => ({ item: undefined, policy }))]
@@ -276,9 +271,10 @@ function structuredReadings(fields: Fields): readonly Reading[] {
 }
 
 /** Beginnings of the three usual names. A part of the three may be missing: Reddit states what is used instead of the limit. */
-const plainNames = ['limit', 'reset', 'reset-after'].flatMap((part) =>
-  ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'].map((prefix) => ({ prefix, part })),
+const plainNames = wordsOf('limit reset reset-after').flatMap((part) =>
+  wordsOf('x-ratelimit- ratelimit- x-rate-limit- rate-limit-').map((prefix) => ({ prefix, part })),
 );
+const plainParts = wordsOf('limit remaining used reset reset-after');
 
 /** What a policy allows: `q`, or up to draft 07 the item itself (`10;w=60`). */
 const quotaOf = (policy: Item | undefined): number | null => numberIn(policy, 'q') ?? count(policy?.names[0]);
@@ -290,13 +286,9 @@ const quotaOf = (policy: Item | undefined): number | null => numberIn(policy, 'q
 function plainReadings(fields: Fields, at: ResponseTime): readonly Reading[] {
   const prefix = plainNames.find(({ prefix, part }) => fields.has(prefix + part))?.prefix;
   if (prefix === undefined) return [];
-  const [limitField, left, used, resetField, resetAfter] = [
-    'limit',
-    'remaining',
-    'used',
-    'reset',
-    'reset-after',
-  ].map((part) => fields.get(prefix + part));
+  const [limitField, left, used, resetField, resetAfter] = plainParts.map((part) =>
+    fields.get(prefix + part),
+  );
   const items = [...itemsOf(limitField), ...itemsOf(fields.get('ratelimit-policy'))];
   const policies = items
     .map((item) => ({ limit: quotaOf(item), statedWindowMs: inMs(numberIn(item, 'w')) }))
@@ -338,41 +330,29 @@ export function unownedReadings(fields: Fields, at: ResponseTime): readonly Read
 
 // Fields of the providers of language models. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs.
 
-/** The names of the fields of one limit, and what is known of it by them. */
-interface LimitFields extends Pick<Reading, 'meter'> {
-  readonly limit: string;
-  readonly remaining: string;
-  readonly reset: string;
-  /** Field with the length of the window in seconds, where there is one. */
-  readonly renewal: string;
-  /** Length of the window that is documented or that the names state, milliseconds; `null` = neither. */
-  readonly windowMs: number | null;
-  readonly resetMeans: Reading['resetMeans'];
-}
-
+/** `windowMs`: as it is documented or as the names state it; absent = neither. `resetMeans`: absent = `all_free`. */
 type Row = readonly [
   dimensions: string,
   meter: Reading['meter'],
   windowMs?: number,
-  means?: Reading['resetMeans'],
+  resetMeans?: Reading['resetMeans'],
 ];
 
-/** The limits of rows of dimensions, whose fields have these names. */
+const limitParts = wordsOf('limit remaining reset renewalperiod');
+
+/** The limits of rows of dimensions, with the names of the fields that state them: one for each of `limitParts`. */
 const form = (nameOf: (dimension: string, part: string) => string, ...rows: readonly Row[]) =>
-  rows.flatMap(([dimensions, meter, windowMs = null, resetMeans = 'all_free']) =>
-    dimensions.split(' ').map((dimension): LimitFields => {
-      const [limit = '', remaining = '', reset = '', renewal = ''] = [
-        'limit',
-        'remaining',
-        'reset',
-        'renewalperiod',
-      ].map((part) => nameOf(dimension, part));
-      return { meter, limit, remaining, reset, renewal, windowMs, resetMeans };
+  rows.flatMap(([dimensions, meter, windowMs = null, resetMeans = 'all_free' as const]) =>
+    wordsOf(dimensions).map((dimension) => {
+      const names = limitParts.map((part) => nameOf(dimension, part));
+      return { meter, windowMs, resetMeans, names };
     }),
   );
 
+type Limit = ReturnType<typeof form>[number];
+
 /** Where several forms know a field of a response, the first in which it names a limit reads it. */
-const forms: readonly (readonly LimitFields[])[] = [
+const forms: readonly (readonly Limit[])[] = [
   form(
     (dimension, part) => `x-ratelimit-${part}-${dimension}`,
     // OpenAI, whose form many follow. A reset states when the bucket is full. `tokens_usage_based` repeats `tokens` with another reset.
@@ -416,27 +396,30 @@ export function modelReadings(fields: Fields, at: ResponseTime): readonly Readin
   return [];
 }
 
-function readingOf(named: LimitFields, fields: Fields, at: ResponseTime): readonly Reading[] {
-  const limit = count(fields.get(named.limit));
-  const isAnthropic = named.limit.startsWith('anthropic-');
+/** `renewalperiod`, where there is one, is the length of the window in seconds. */
+function readingOf(
+  { meter, windowMs, resetMeans, names }: Limit,
+  fields: Fields,
+  at: ResponseTime,
+): Reading | readonly [] {
+  const [name = '', remaining = '', ends = '', renewal = ''] = names;
+  const limit = count(fields.get(name));
+  const isAnthropic = name.startsWith('anthropic-');
   // Absent, or Azure's −1: nothing is stated. Anthropic may state the reset alone.
-  if (limit === null && !(isAnthropic && fields.has(named.reset))) return [];
+  if (limit === null && !(isAnthropic && fields.has(ends))) return [];
   // The plain token fields show the tightest limit in force, which is a limit of its own (a workspace's) only where it is no other's.
-  const [input, output] = ['input', 'output'].map(
-    (of) => count(fields.get(`anthropic-ratelimit-${of}-tokens-limit`)) ?? 0,
-  ) as [number, number];
-  const isRepeated =
-    isAnthropic && named.meter === 'tokens' && [input, output, input + output].includes(limit ?? -1);
-  return [
-    {
-      meter: isRepeated ? null : named.meter,
-      limit,
-      remaining: count(fields.get(named.remaining)),
-      ...reset(fields.get(named.reset), at),
-      resetMeans: named.resetMeans,
-      statedWindowMs: inMs(count(fields.get(named.renewal))) ?? named.windowMs,
-    },
-  ];
+  const limitOf = (kind: string) => count(fields.get(`anthropic-ratelimit-${kind}-tokens-limit`)) ?? 0;
+  const [input, output] = [limitOf('input'), limitOf('output')];
+  const isOther = [input, output, input + output].includes(limit ?? -1);
+  const isRepeated = isAnthropic && meter === 'tokens' && isOther;
+  return {
+    meter: isRepeated ? null : meter,
+    limit,
+    remaining: count(fields.get(remaining)),
+    ...reset(fields.get(ends), at),
+    resetMeans,
+    statedWindowMs: inMs(count(fields.get(renewal))) ?? windowMs,
+  };
 }
 
 /**
@@ -451,6 +434,9 @@ export function renewalTrapMs(readings: readonly Reading[]): number | null {
 }
 
 // What a reading says about a meter
+
+/** Used units, as an interval that contains the truth. */
+type Level = NonNullable<MeterReport['level']>;
 
 const knownWindowsMs: readonly number[] = [secondMs, 10_000, minuteMs, hourMs, dayMs];
 /** By this part of a window, and by the rounding of the reset, more of it may be stated as left than it has: clocks differ. */
@@ -469,13 +455,12 @@ export function windowOf(reading: Reading): number | null {
   if (resetMeans !== 'all_free' || limit === null || remaining === null || resetInMs === null) return null;
   const used = limit - remaining;
   if (used < 1 || resetInMs < 1) return null;
-  const grain = grainOf(reading, remaining);
-  const [above, below] = grain > 1 ? [grain / 2, grain / 2] : [0, 1];
-  const shortest = (resetInMs * limit) / (used + above);
+  const { lowest, highest } = usedOf(reading, limit, remaining);
+  const shortest = (resetInMs * limit) / highest;
   // With less used than the rounding there is no upper bound; a success has just used one unit, so twice is ample then.
-  const atMostMs = grain > 1 ? Infinity : shortest * 2;
+  const atMostMs = highest > used ? Infinity : shortest * 2;
   const latestMs = resetInMs + resetGrainMs;
-  const longest = used > below ? (latestMs * limit) / (used - below) : atMostMs;
+  const longest = lowest > 0 ? (latestMs * limit) / lowest : atMostMs;
   const fitting = knownWindowsMs.filter((windowMs) => windowMs > shortest * 0.999_99 && windowMs <= longest);
   const [only = null] = fitting.length === 1 ? fitting : [];
   if (only === null || only <= minuteMs || resetInMs > minuteMs) return only;
@@ -501,33 +486,30 @@ const roundings = [10_000, 5_000, 2_000, 1_000, 500, 200, 100, 50];
 /** A statement is taken to be rounded to this share of the limit at most. */
 const maxRounding = 0.05;
 
-/** Rounding of what is left. 1: it is a floor, so the truth is up to one higher; more: the truth is up to half of it away. */
-function grainOf({ meter, limit }: Reading, remaining: number): number {
-  if (meter?.endsWith('tokens') !== true || remaining <= 0) return 1;
-  const largest = (limit ?? 0) * maxRounding;
-  return roundings.find((rounding) => rounding <= largest && remaining % rounding === 0) ?? 1;
+/** Used units by what is left. That is a floor, so that the truth is up to one unit lower; rounded, up to half of the rounding away. */
+function usedOf({ meter }: Reading, limit: number, remaining: number): Level {
+  const used = limit - remaining;
+  const rounding = roundings.find((each) => each <= limit * maxRounding && remaining % each === 0);
+  return rounding === undefined || remaining <= 0 || meter?.endsWith('tokens') !== true
+    ? { lowest: used - 1, highest: used }
+    : { lowest: used - rounding / 2, highest: used + rounding / 2 };
 }
 
 /**
  * Level in used units, or `null`. From the reset where it fits (the fraction is kept), within what `remaining`
  * allows; where both contradict each other (a reset of 0 beside remaining 0, seen on Azure) `remaining` is believed.
  */
-function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
-  const { limit, remaining, resetInMs, resetMeans, resetGrainMs } = reading;
-  if (limit === null) return null;
-  let [lowest, highest] = [-Infinity, Infinity];
-  if (remaining !== null) {
-    const used = Math.max(0, limit - remaining);
-    const grain = grainOf(reading, remaining);
-    lowest = Math.max(0, used - (grain > 1 ? grain / 2 : 1));
-    highest = grain > 1 ? Math.min(limit, used + grain / 2) : used;
-  }
+function levelOf(reading: Reading, limit: number, windowMs: number | null): Level | null {
+  const { remaining, resetInMs, resetMeans, resetGrainMs } = reading;
+  const used = remaining === null ? null : usedOf(reading, limit, Math.min(remaining, limit));
+  const lowest = Math.max(0, used?.lowest ?? 0);
+  const highest = used === null ? Infinity : Math.min(limit, used.highest);
   if (resetMeans === 'all_free' && resetInMs !== null && windowMs !== null) {
-    const least = Math.max(lowest, (Math.max(0, resetInMs - resetGrainMs) * limit) / windowMs);
+    const least = Math.max(lowest, ((resetInMs - resetGrainMs) * limit) / windowMs);
     const most = Math.min(highest, ((resetInMs + resetGrainMs) * limit) / windowMs);
     if (least <= most) return { lowest: least, highest: most };
   }
-  return remaining === null ? null : { lowest, highest };
+  return used && { lowest, highest };
 }
 
 /** Reports of all readings that name a usable limit; of two for one meter the tighter limit. */
@@ -548,7 +530,7 @@ export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] 
       limit,
       windowMs,
       ...(isEnd ? { resetMs: resetInMs } : {}),
-      level: levelOf(reading, windowMs),
+      level: levelOf(reading, limit, windowMs),
     });
   }
   return reports;

@@ -1,13 +1,12 @@
 /** The tokens that a response says were used, in the words of each provider. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import * as reader from '../../../src/dispatch/feedback/language-model.policy.ts';
+import { usageWatch } from '../../../src/dispatch/feedback/language-model.policy.ts';
 
 const usageOf = (...texts: readonly unknown[]) => {
-  let known: ReturnType<typeof reader.withUsageIn> = reader.noUsage;
-  for (const text of texts)
-    known = reader.withUsageIn(known, typeof text === 'string' ? text : JSON.stringify(text));
-  return reader.tokenUsage(known);
+  const watch = usageWatch();
+  const taught = texts.map((text) => watch(typeof text === 'string' ? text : JSON.stringify(text), 0));
+  return taught.at(-1)?.usage ?? null;
 };
 
 type Count = number | null;
