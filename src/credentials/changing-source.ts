@@ -14,8 +14,11 @@ import { noToken, sendableForMs, type Fetched, type FetchedToken, type NoToken }
 
 /** A token is renewed in the last quarter of its life, at most so long before its end. Milliseconds. */
 const maxLeadMs = 300_000;
-/** First and longest wait after a failure, milliseconds: of the way to the endpoint, and of a client that it does not accept. */
-const backoffs = { passing: [250, 60_000], refused: [60_000, 900_000] } as const;
+/**
+ * First and longest wait after a failure, milliseconds: of the way to the endpoint, of a client that it does not accept, and of a refresh
+ * token that has ended, where the endpoint is asked again only when the file has another one.
+ */
+const backoffs = { passing: [250, 60_000], refused: [60_000, 900_000], grant_ended: [1_000, 4_000] } as const;
 /** A wait that the endpoint states is believed up to an hour. Milliseconds. */
 const maxStatedMs = 3_600_000;
 /** First and longest time between renewals that only refusals of an upstream ask for, while they do not help. Milliseconds. */
@@ -125,11 +128,6 @@ export class ChangingSource {
     this.#begin();
   }
 
-  /** Why the last fetch failed; `null` = it did not. */
-  get fault(): CredentialFault | null {
-    return this.#failure?.fault ?? null;
-  }
-
   close(): void {
     this.#cancelTimer();
     this.#closing.abort();
@@ -175,7 +173,7 @@ export class ChangingSource {
 
   #fail({ fault, statedMs }: NoToken): void {
     const { clock, random, onRenewal } = this.#parts;
-    const [min, max] = backoffs[fault === 'refused' || fault === 'grant_ended' ? 'refused' : 'passing'];
+    const [min, max] = backoffs[fault === 'refused' || fault === 'grant_ended' ? fault : 'passing'];
     const count = this.#failure?.fault === fault ? this.#failure.count + 1 : 1;
     const backoffMs = Math.min(max, min * 2 ** Math.min(count - 1, 20)) * (0.75 + 0.5 * random.next());
     const retryAt = clock.monotonic() + Math.max(backoffMs, Math.min(statedMs ?? 0, maxStatedMs));

@@ -14,7 +14,7 @@ import type { Telemetry } from '../telemetry/telemetry.ts';
 import { ChangingSource, type CredentialState } from './changing-source.ts';
 import { RefreshGrant } from './refresh-grant.ts';
 import { fetchForAll, type SharedToken } from './shared-tokens.ts';
-import { clientCredentials, type FetchToken, type SendTokenRequest } from './token-endpoint.ts';
+import { askForToken, type FetchToken, type SendTokenRequest } from './token-endpoint.ts';
 import { readCredential } from './token-file.ts';
 
 export type { CredentialState } from './changing-source.ts';
@@ -113,18 +113,13 @@ export class Credentials {
   }
 
   /** Fetches at the endpoint, for this replica alone. */
-  readonly #fetch: FetchToken = (input) => {
-    const { refreshTokenFile } = input.client;
-    const { clock, send } = this.#parts;
-    if (refreshTokenFile === null) return clientCredentials(clock, send)(input);
-    return this.#grantIn(refreshTokenFile).fetch(input);
-  };
-
-  #grantIn(path: string): RefreshGrant {
+  readonly #fetch: FetchToken = async (input) => {
+    const { refreshTokenFile: path } = input.client;
+    if (path === null) return (await askForToken(this.#parts, input)).fetched;
     const grant = this.#grants.get(path) ?? new RefreshGrant({ ...this.#parts, path });
     this.#grants.set(path, grant);
-    return grant;
-  }
+    return grant.fetch(input);
+  };
 
   #sourceOf(source: Changing, upstream: UpstreamSettings): ChangingSource {
     const key = this.#keys.get(source) ?? sourceKey(source, upstream);
@@ -144,9 +139,8 @@ export class Credentials {
   #create(source: Changing, upstream: UpstreamSettings): Kept {
     const { clock, telemetry } = this.#parts;
     const upstreams = new Set<string>();
-    const client = source.kind === 'oauth' ? source.client : null;
-    const forAll = client?.shared === true ? this.#fetchForAll : null;
-    const fetch = forAll ?? this.#fetch;
+    const isShared = source.kind === 'oauth' && source.client.shared;
+    const fetch = (isShared ? this.#fetchForAll : null) ?? this.#fetch;
     let last: RenewalOutcome = 'renewed';
     /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
     const onRenewal = (outcome: RenewalOutcome): void => {
@@ -169,14 +163,9 @@ export class Credentials {
       onRenewal,
       onBug: (bug) => telemetry.log.bug('a credential could not be fetched', bug),
     });
-    const path = source.kind === 'file' ? source.path : source.client.refreshTokenFile;
-    // A file that says what it said before changes nothing, and a refresh token that has ended is asked for again only when it is another one.
-    const onCheck = async (file: string): Promise<void> => {
-      const isDue =
-        client === null || (made.fault === 'grant_ended' && (await this.#grantIn(file).isMended(client)));
-      if (isDue) made.retry();
-    };
-    const stopWatching = path === null ? () => {} : every(clock, filePollMs, () => void onCheck(path));
+    // A file that says what it said before changes nothing.
+    const isFile = source.kind === 'file';
+    const stopWatching = isFile ? every(clock, filePollMs, () => made.retry()) : () => {};
     return {
       source: made,
       upstreams,

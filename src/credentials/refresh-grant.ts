@@ -10,7 +10,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { noToken, readRefreshToken, readToken, sendableForMs, tokenRequest } from './token-endpoint.ts';
+import { askForToken, noToken, sendableForMs } from './token-endpoint.ts';
 import type { Fetched, FetchedToken, SendTokenRequest, TokenFetch } from './token-endpoint.ts';
 import { readTokenFile, replaceTokenFile, type ReadFile } from './token-file.ts';
 
@@ -46,12 +46,6 @@ export class RefreshGrant {
     return fetched;
   }
 
-  /** True when the file has another refresh token than the one that was refused for good, or this is another client. Never rejects. */
-  async isMended(client: RenewalInput['client']): Promise<boolean> {
-    const seen = await readTokenFile(this.#parts.path);
-    return seen.kind === 'read' && endedName(client, seen) !== this.#ended;
-  }
-
   /** Resolves when no exchange is under way any more. */
   async close(): Promise<void> {
     await this.#idle;
@@ -72,23 +66,18 @@ export class RefreshGrant {
   }
 
   async #exchange(input: RenewalInput, seen: ReadFile): Promise<Fetched> {
-    const { clock, send, telemetry } = this.#parts;
-    const { client, upstream } = input;
-    const issuedAt = clock.monotonic();
-    const result = await send(tokenRequest(client, seen.refreshToken), upstream, never);
-    if (result.kind === 'failed') return noToken(result.fault);
-    const read = readToken(result.reply, clock.now(), 'refresh_token');
-    if (read.kind === 'failed' && read.fault === 'grant_ended') {
+    const { name } = input.upstream;
+    const { fetched, next } = await askForToken(this.#parts, { ...input, signal: never }, seen.refreshToken);
+    if (next !== null) await this.#save(next, seen, name);
+    if (fetched.kind === 'token') return (this.#latest = fetched);
+    if (fetched.fault === 'grant_ended') {
       this.#ended = endedName(input.client, seen);
-      telemetry.log.error(
+      this.#parts.telemetry.log.error(
         'a refresh token is not valid any more: authorize the client again and write the new refresh token to its file',
-        { upstream: upstream.name },
+        { upstream: name },
       );
     }
-    const next = readRefreshToken(result.reply);
-    if (next !== null) await this.#save(next, seen, upstream.name);
-    if (read.kind === 'failed') return read;
-    return (this.#latest = { ...read, issuedAt, isShared: false });
+    return fetched;
   }
 
   async #save(refreshToken: string, seen: ReadFile, upstream: string): Promise<void> {

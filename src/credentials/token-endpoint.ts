@@ -58,29 +58,34 @@ export type SendTokenRequest = (
   request: ReturnType<typeof tokenRequest>,
   way: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'caFile'>,
   signal: AbortSignal,
-) => Promise<
-  | { readonly kind: 'answered'; readonly reply: TokenReply }
-  | { readonly kind: 'failed'; readonly fault: CredentialFault }
->;
+) => Promise<TokenReply | NoToken>;
 
 export interface TokenReply {
+  readonly kind: 'answered';
   readonly status: number;
   /** Lower-case names; repeats joined. */
   readonly fields: ReadonlyMap<string, string>;
   readonly body: string;
 }
 
-/** Fetches by the client credentials grant. */
-export const clientCredentials =
-  (clock: Pick<Clock, 'now' | 'monotonic'>, send: SendTokenRequest): FetchToken =>
-  async ({ client, upstream, signal }) => {
-    // The endpoint cannot count the token's life from before it was asked.
-    const issuedAt = clock.monotonic();
-    const result = await send(tokenRequest(client), upstream, signal);
-    if (result.kind === 'failed') return noToken(result.fault);
-    const read = readToken(result.reply, clock.now());
-    return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
-  };
+/**
+ * Asks the endpoint for a token.
+ * @param refreshToken `null` = by the client credentials grant
+ * @returns the token, or why there is none, and the refresh token that replaces the one that was sent; `null` = that one stays
+ */
+export async function askForToken(
+  { clock, send }: { readonly clock: Clock; readonly send: SendTokenRequest },
+  { client, upstream, signal }: Omit<TokenFetch, 'unwanted'>,
+  refreshToken: string | null = null,
+): Promise<{ readonly fetched: Fetched; readonly next: string | null }> {
+  // The endpoint cannot count the token's life from before it was asked.
+  const issuedAt = clock.monotonic();
+  const reply = await send(tokenRequest(client, refreshToken), upstream, signal);
+  if (reply.kind === 'failed') return { fetched: reply, next: null };
+  const read = readToken(reply, clock.now(), refreshToken !== null);
+  const fetched = read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
+  return { fetched, next: readRefreshToken(reply) };
+}
 
 /**
  * The request of a client, as a form or as JSON. Client id and secret stand in one place only, the body or `authorization` (§2.3).
@@ -124,20 +129,20 @@ const refusalErrors: readonly unknown[] = wordsOf(
 /**
  * The token of a response, or why there is none.
  * @param now milliseconds since the epoch, for a `Retry-After` that is a date
- * @param grant the grant type of the request. `invalid_grant` means that the refresh token has ended when one was sent
- * (`grant_ended`), otherwise that the client is refused (`refused`).
+ * @param isRefresh a refresh token was sent: then `invalid_grant` means that it has ended (`grant_ended`), otherwise that the client is
+ * refused (`refused`)
  */
 export function readToken(
-  { status, fields, body }: TokenReply,
+  { status, fields, body }: Omit<TokenReply, 'kind'>,
   now: number,
-  grant: 'client_credentials' | 'refresh_token' = 'client_credentials',
+  isRefresh = false,
 ): Token | NoToken {
   const { access_token: token, expires_in: expires, error } = objectOf(body) ?? {};
   if (status < 200 || status > 299) {
     const statedMs = retryAfterMs(fields, now);
     // Both say that the endpoint cannot answer now.
     if (status === 429 || status >= 500) return noToken('throttled', statedMs);
-    if (grant === 'refresh_token' && error === 'invalid_grant') return noToken('grant_ended', statedMs);
+    if (isRefresh && error === 'invalid_grant') return noToken('grant_ended', statedMs);
     return noToken(status === 401 || refusalErrors.includes(error) ? 'refused' : 'invalid', statedMs);
   }
   if (!isAccessToken(token)) return noToken('invalid');
@@ -152,7 +157,7 @@ export function readToken(
  * The refresh token that replaces the one that was sent; `null` = the one that was sent stays (RFC 6749 §6). A new refresh token
  * counts even if the access token beside it cannot be used, because the endpoint may have ended the former one.
  */
-export function readRefreshToken({ status, body }: TokenReply): string | null {
+function readRefreshToken({ status, body }: TokenReply): string | null {
   const token = status >= 200 && status < 300 ? objectOf(body)?.['refresh_token'] : null;
   return isRefreshToken(token) ? token : null;
 }

@@ -22,7 +22,7 @@ const post = (url: string, { ask = endpoint, allowPrivateAddresses = true } = {}
     new AbortController().signal,
   );
 const home = (port: number, path = '/'): string => `http://127.0.0.1:${port}${path}`;
-const failed = (fault: string) => ({ kind: 'failed', fault });
+const failed = (fault: string) => ({ kind: 'failed', fault, statedMs: null });
 
 describe('a token endpoint', () => {
   const inside = ['https://id.example', 'http://127.0.0.1', 'https://[::1]', 'http://169.254.169.254'];
@@ -43,8 +43,8 @@ describe('a token endpoint', () => {
       response.writeHead(307, { location: '/elsewhere', 'Retry-After': '3' }).end('moved');
     });
     const result = await post(home(port, '/token?a=b'));
-    expect(result).toMatchObject({ kind: 'answered', reply: { status: 307, body: 'moved' } });
-    expect(result.kind === 'answered' && result.reply.fields.get('retry-after')).toBe('3');
+    expect(result).toMatchObject({ kind: 'answered', status: 307, body: 'moved' });
+    expect(result.kind === 'answered' && result.fields.get('retry-after')).toBe('3');
     expect(seen).toEqual(['POST /token?a=b']);
   });
 

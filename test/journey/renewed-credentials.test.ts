@@ -103,7 +103,7 @@ test('a refresh token that has ended refuses calls with the reason, and the next
   const { gateway } = world;
   expect(await renewals('grant_ended')).toBe(1);
   await writeFile(file, `${tokens.authorize()}\n`);
-  await until(() => tokens.issued.length === 1);
+  await until(async () => (await world.orders(0)).status === 200);
   expect([tally(await reads(5)), tokens.requests.length]).toEqual([{ 200: 5 }, 2]);
   expect(await readFile(file, 'utf8')).toContain(tokens.refreshTokens.at(-1));
   // Taken out: the end of a world looks for errors that nobody expected.

@@ -50,7 +50,6 @@ async function start(refresh: RefreshRule) {
     /** One token by this grant, or the class of the failure. */
     fetch: async (grant: RefreshGrant, unwanted: string | null = null) =>
       tokenOf(await grant.fetch({ client, upstream, unwanted })),
-    isMended: (grant: RefreshGrant) => grant.isMended(client),
     /** The refresh token in the file. */
     kept(): string {
       const text = readFileSync(path, 'utf8');
@@ -132,17 +131,15 @@ describe('a lost response', () => {
 
 describe('a refresh token that the endpoint refuses', () => {
   test('is not sent again, until there is another one in the file', async () => {
-    const { endpoint, fetch, grant, isMended, kept, path, said } = await start('single_use');
+    const { endpoint, fetch, grant, kept, path, said } = await start('single_use');
     const mine = grant();
     const next = endpoint.authorize();
     for (let n = 0; n < 3; n += 1) expect(await fetch(mine)).toBe('grant_ended');
-    expect(await isMended(mine)).toBe(false);
     expect(endpoint.requests).toHaveLength(1);
     expect(said).toEqual([
       expect.stringMatching(/^error: a refresh token is not valid any more: authorize the client/),
     ]);
     writeFileSync(path, `${endpoint.authorize()}\n`);
-    expect(await isMended(mine)).toBe(true);
     expect(next).not.toBe(kept());
     expect(await fetch(mine)).toBe(endpoint.issued[0]);
   });
