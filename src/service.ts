@@ -149,7 +149,7 @@ export async function startService(parts: ServiceParts) {
       const cancelRefusals = clock.after(delayMs, () => admission.drain(Math.max(0, limitMs - delayMs)));
       // A forecast may have been wrong, or not known: a call that still waits is refused while there is time to.
       const cancelLast = clock.after(lastMs, () => admission.drain(0));
-      const { cut } = await data.drain({ delayMs, limitMs, ...(signal === undefined ? {} : { signal }) });
+      const cut = await data.drain(delayMs, limitMs, signal);
       cancelRefusals();
       cancelLast();
       if (signal?.aborted !== true)

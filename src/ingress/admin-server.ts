@@ -121,6 +121,7 @@ const problems = {
   ],
   unknown: [404, 'not_found', 'No upstream of the configuration has this name'],
 } as const satisfies Record<string, readonly [number, string, string, object?]>;
+type Fault = keyof typeof problems;
 
 /** Writes a problem of the admin port. */
 export function adminProblem(response: Response, status: number, code: string, detail: string, fields = {}) {
@@ -129,7 +130,7 @@ export function adminProblem(response: Response, status: number, code: string, d
 }
 
 /** `hint`: goes on with the detail. */
-function refuse(response: Response, fault: keyof typeof problems, hint = ''): void {
+function refuse(response: Response, fault: Fault, hint = ''): void {
   const [status, code, detail, fields] = problems[fault];
   adminProblem(response, status, code, detail + hint, fields);
 }
@@ -142,11 +143,7 @@ const hostnameOf = (host: string): string =>
   (hostForm.exec(host)?.[1] ?? '').toLowerCase().replace(/^\[(.*)\]$/, '$1');
 
 /** Why a request is refused that a web page may have caused; `null` = it may pass. `names`: of the port. */
-function faultOf(
-  request: Request,
-  names: ReadonlySet<string>,
-  token: string | null,
-): keyof typeof problems | null {
+function faultOf(request: Request, names: ReadonlySet<string>, token: string | null): Fault | null {
   const { method, path, rawHeaders, url } = request;
   const hosts = valuesOf(rawHeaders, 'host');
   const host = hosts.length === 1 ? (hosts[0] ?? '').trim() : '';

@@ -12,7 +12,7 @@ import type { Socket } from 'node:net';
 import type { ServerSettings } from '../config/settings.ts';
 import { type OverloadBound, Refusal } from '../errors.ts';
 import type { Call, CallBody, CallFacts, Outcome } from '../call.ts';
-import type { Clock, Random } from '../clock.ts';
+import { every, type Clock, type Random } from '../clock.ts';
 import type { RefusedRequest } from '../telemetry/events.ts';
 import type { Overload, OverloadOptions } from './overload.ts';
 
@@ -23,6 +23,11 @@ export class OpenCall {
   readonly response: ServerResponse;
   /** `Sluice-Request-Id`. */
   readonly id: string;
+  /**
+   * A client that does not take within this time all that waits for it (some 64 KiB) counts as gone, milliseconds. Before an upstream
+   * has responded: what `timeouts.idleSeconds` is where nothing else is configured.
+   */
+  maxUnreadMs = 300_000;
   readonly #leaving = new AbortController();
   /** Aborted when the client's connection is gone. */
   readonly gone = this.#leaving.signal;
@@ -317,8 +322,7 @@ export class HeldBytes {
 
   /** Counts bytes of a body as held; false (and nothing counted) when they do not fit. */
   take(bytes: number, owner: string): boolean {
-    if (!this.fits(bytes, owner)) return false;
-    this.assign(bytes, owner);
+    if (!this.fits(bytes, owner) || !this.assign(bytes, owner)) return false;
     this.held += bytes;
     this.bodies += bytes;
     return true;
@@ -359,6 +363,10 @@ const noBody: CallBody = { bytes: Buffer.alloc(0), replayable: true, completeAt:
 
 /** A body of which fewer bytes come within this time is given up: slower than 1 KiB a second. */
 const leastSpeed = { bytes: 30 * 1024, withinMs: 30_000 } as const;
+export const tooSlow = new Refusal('request_invalid', {
+  status: 408,
+  detail: 'The request did not arrive in time.',
+});
 
 /** A call, and what the ingress stage keeps of it until it ends: one object. */
 export class ReadCall extends OpenCall implements Call {
@@ -389,7 +397,7 @@ export class ReadCall extends OpenCall implements Call {
 
   readBody(owner: string): CallBody | Promise<CallBody> {
     const { request, gone } = this;
-    const { heldBytes, settings } = this.#parts;
+    const { clock, heldBytes, settings } = this.#parts;
     gone.throwIfAborted();
     if (!heldBytes.assign(this.#headBytes, owner)) throw this.#overloaded();
     this.#owner = owner;
@@ -398,13 +406,11 @@ export class ReadCall extends OpenCall implements Call {
     if (announced > settings.maxBodyBytes) throw this.#tooLarge();
     if (!heldBytes.fits(announced, owner)) throw this.#overloaded();
     this.connection.askForBody(this);
-    return this.#bodyOf(owner);
-  }
-
-  async #bodyOf(owner: string): Promise<CallBody> {
-    const { clock, settings } = this.#parts;
-    const bytes = await this.#collectBody(owner);
-    return { bytes, replayable: bytes.length <= settings.maxReplayBytes, completeAt: clock.monotonic() };
+    return this.#collectBody(owner).then((bytes) => ({
+      bytes,
+      replayable: bytes.length <= settings.maxReplayBytes,
+      completeAt: clock.monotonic(),
+    }));
   }
 
   authenticated(): void {
@@ -450,15 +456,10 @@ export class ReadCall extends OpenCall implements Call {
         request.pause();
         reject(refusal);
       };
-      const watch = () =>
-        clock.after(leastSpeed.withinMs, () => {
-          const detail = 'The request did not arrive in time.';
-          if (lately < leastSpeed.bytes)
-            return refuse(new Refusal('request_invalid', { status: 408, detail }));
-          lately = 0;
-          cancelWatch = watch();
-        });
-      let cancelWatch = watch();
+      const cancelWatch = every(clock, leastSpeed.withinMs, () => {
+        if (lately < leastSpeed.bytes) refuse(tooSlow);
+        lately = 0;
+      });
       const onData = (chunk: Buffer): void => {
         const refusal = this.#keep(chunk.length, owner);
         if (refusal !== null) return refuse(refusal);
@@ -490,9 +491,8 @@ export class ReadCall extends OpenCall implements Call {
 
   #tooLarge(): Refusal {
     const { maxBodyBytes } = this.#parts.settings;
-    return new Refusal('body_too_large', {
-      detail: `The request body is above ${maxBodyBytes} bytes, which the operator can raise (\`server.maxBodyBytes\`).`,
-    });
+    const detail = `The request body is above ${maxBodyBytes} bytes, which the operator can raise (\`server.maxBodyBytes\`).`;
+    return new Refusal('body_too_large', { detail });
   }
 
   #overloaded(): Refusal {

@@ -22,6 +22,7 @@ import {
   type DataServerOptions,
   type ServeParts,
   ReadCall,
+  tooSlow,
 } from './connections.ts';
 import { judgeHead } from './guard.policy.ts';
 import { connectionsWithin, Overload } from './overload.ts';
@@ -52,10 +53,7 @@ const firstHeadMs = 1_000;
 /** What the parser's errors mean for the client, by code. */
 const parserRefusals: Readonly<Record<string, Refusal>> = {
   HPE_HEADER_OVERFLOW: new Refusal('headers_too_large', { detail: 'The request head is too large.' }),
-  ERR_HTTP_REQUEST_TIMEOUT: new Refusal('request_invalid', {
-    status: 408,
-    detail: 'The request did not arrive in time.',
-  }),
+  ERR_HTTP_REQUEST_TIMEOUT: tooSlow,
 };
 const notHttp = new Refusal('request_invalid', { detail: 'The request is not valid HTTP/1.1.' });
 
@@ -94,15 +92,7 @@ export class DataServer {
    * Ends without cutting calls off: connections are accepted until `delayMs` is over, because load balancers learn late; one with an open
    * call is not closed before `limitMs` after the start, or before the signal. @returns how many were cut then.
    */
-  async drain({
-    delayMs,
-    limitMs,
-    signal = new AbortController().signal,
-  }: {
-    readonly delayMs: number;
-    readonly limitMs: number;
-    readonly signal?: AbortSignal;
-  }): Promise<{ readonly cut: number }> {
+  async drain(delayMs: number, limitMs: number, signal = new AbortController().signal): Promise<number> {
     const { server } = this;
     const { clock, connections, overload } = this.#parts;
     this.#parts.isDraining = true;
@@ -119,7 +109,7 @@ export class DataServer {
     const cut = connections.count;
     server.closeAllConnections();
     overload.close();
-    return { cut };
+    return cut;
   }
 
   /** Stops at once. */
@@ -199,25 +189,19 @@ export class DataServer {
 
   /** Refuses a call with a good head for want of room. The connection ends, so that the client or its balancer may choose another replica. */
   #tooMuch(connection: Connection, request: IncomingMessage): Refusal | null {
-    const { connections, heldBytes, overload } = this.#parts;
+    const { clock, connections, heldBytes, overload } = this.#parts;
     const room = heldBytes.limit - heldBytes.held - headBytes(request);
-    const bound = connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
+    const bound = connections.crowded(connection) ?? (room < 0 ? 'bytes' : overload.cause);
     if (bound !== null) return overload.refuse(bound);
-    this.#keepUnfinishedWithin(room);
-    return overload.cause === null ? null : overload.refuse(overload.cause);
-  }
-
-  /**
-   * Heads that are not complete may take the room that calls leave, and no more. They are looked at only when that many connections
-   * could hold more, and seldom, because each connection is asked.
-   */
-  #keepUnfinishedWithin(room: number): void {
-    const { clock, connections } = this.#parts;
-    if (connections.count * parserLimits.maxHeaderSize <= room) return;
+    // Heads that are not complete may take the room that calls leave, and no more. They are looked at only when that many connections
+    // could hold more, and seldom, because each connection is asked.
     const now = clock.monotonic();
-    if (now < this.#unfinishedSeenAt + unfinishedEveryMs) return;
-    this.#unfinishedSeenAt = now;
-    connections.giveUpUnfinished(connections.unfinishedBytes() - room);
+    const mayBeMore = connections.count * parserLimits.maxHeaderSize > room;
+    if (mayBeMore && now >= this.#unfinishedSeenAt + unfinishedEveryMs) {
+      this.#unfinishedSeenAt = now;
+      connections.giveUpUnfinished(connections.unfinishedBytes() - room);
+    }
+    return null;
   }
 
   /**

@@ -7,10 +7,11 @@
  * cleanly; the end of the connection is announced when the request's body was not read to its end; afterwards the upstream's body is
  * either ended or destroyed.
  */
+import { once } from 'node:events';
 import type { ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
 import type { ResponseEnd, Outcome, AdmissionRecord, CallFacts } from '../call.ts';
-import type { CancelTimer, Clock } from '../clock.ts';
+import { delay, every, type CancelTimer, type Clock } from '../clock.ts';
 import { Refusal, refusals, type RefusalDetails } from '../errors.ts';
 import { codingsIn, valuesOf } from '../field-lines.policy.ts';
 import { type OpenCall, announcesBody, type ServeParts } from './connections.ts';
@@ -49,9 +50,6 @@ function framingOf(
   return { fields: kept, bodiless, declaredBytes: declared === null ? null : Number(declared) };
 }
 
-/** The limit of `maxUnreadMs` for responses of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
-const ownUnreadMs = 300_000;
-
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
 /** Adds `Connection: close` where the connection ends with this response. */
@@ -67,65 +65,46 @@ const smallBytes = 8 * 1024;
  * Ends the response with its last bytes; `null` = nothing more. Resolves when all of it was handed to the socket, or never will be. Node
  * puts a string of one byte per character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
  */
-function finish(
-  call: OpenCall,
-  last: Buffer | null,
-  maxUnreadMs: number,
-  parts: ServeParts,
-): ResponseEnd | Promise<ResponseEnd> {
+async function finish(call: OpenCall, last: Buffer | null, parts: ServeParts): Promise<ResponseEnd> {
   const { response } = call;
   if (bodyUnread(call)) {
     if (last === null) response.flushHeaders();
     else response.write(last);
-    return linger(call, parts).then(() => {
-      response.end();
-      return written(call, maxUnreadMs);
-    });
-  }
-  if (last === null) response.end();
+    await linger(call, parts);
+    response.end();
+  } else if (last === null) response.end();
   else if (last.length > smallBytes) response.end(last);
   else response.end(last.toString('latin1'), 'latin1');
-  return written(call, maxUnreadMs);
+  return written(call);
 }
 
 /** The end of a response of which nothing is left to be written but what waits in this process. */
-function written({ response, gone }: OpenCall, maxUnreadMs: number): ResponseEnd | Promise<ResponseEnd> {
+function written({ response, gone, maxUnreadMs }: OpenCall): ResponseEnd | Promise<ResponseEnd> {
   if (gone.aborted) return 'client_gone';
   // Nothing waits in this process of almost all responses.
   if (response.writableLength === 0) return 'complete';
   // Node's timer begins anew with whatever the client takes.
   response.setTimeout(maxUnreadMs, () => response.req.socket.resetAndDestroy());
-  return new Promise((resolve) => {
-    const onGone = (): void => resolve('client_gone');
-    gone.addEventListener('abort', onGone);
-    response.on('finish', () => {
-      gone.removeEventListener('abort', onGone);
-      resolve('complete');
-    });
-  });
+  return once(response, 'finish', { signal: gone }).then(
+    (): ResponseEnd => 'complete',
+    (): ResponseEnd => 'client_gone',
+  );
 }
 
 /**
  * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
  * under a client that is still sending, and the reset can overtake our response (RFC 9112 §9.6).
  */
-const linger = (
+async function linger(
   { request, gone, connection }: OpenCall,
   { clock, connections, lingerMs }: ServeParts,
-): Promise<void> =>
-  new Promise((resolve) => {
-    if (gone.aborted) return resolve();
-    connections.lingers(connection);
-    const done = (): void => {
-      cancel();
-      request.off('end', done);
-      gone.removeEventListener('abort', done);
-      resolve();
-    };
-    const cancel = clock.after(lingerMs, done);
-    request.once('end', done).resume();
-    gone.addEventListener('abort', done);
-  });
+): Promise<void> {
+  if (gone.aborted) return;
+  connections.lingers(connection);
+  const read = new AbortController();
+  request.once('end', () => read.abort()).resume();
+  await delay(clock, lingerMs, AbortSignal.any([gone, read.signal]));
+}
 
 /**
  * Ends a connection whose response broke in the middle, so that the client cannot take it for whole. Without framing the end of the
@@ -144,17 +123,16 @@ function breakOff(response: ServerResponse, framed: boolean): void {
 /**
  * Moves an upstream's body to the client, at the client's pace, but does not end the response.
  * @param declaredBytes length promised in the head; `null` = none
- * @param maxUnreadMs a client that does not take within this time all that waits for it (some 64 KiB) counts as gone, milliseconds
  * @param commentMs a body of events gets a comment after so long a silence, milliseconds; `null` = it is passed on as it comes
  */
-export async function pump(
-  { response, gone }: Pick<OpenCall, 'response' | 'gone'>,
+async function pump(
+  call: OpenCall,
   body: Readable,
   declaredBytes: number | null,
-  maxUnreadMs: number,
   commentMs: number | null,
-  clock: Pick<Clock, 'after'>,
+  clock: Clock,
 ): Promise<ResponseEnd> {
+  const { response, gone } = call;
   let written = 0;
   const onGone = (): unknown => body.destroy();
   if (gone.aborted) onGone();
@@ -165,7 +143,7 @@ export async function pump(
       written += chunk.length;
       comments?.passed(chunk);
       if (declaredBytes !== null && written > declaredBytes) return 'upstream_cut';
-      if (!response.write(chunk)) await drained(response, body, maxUnreadMs, clock);
+      if (!response.write(chunk)) await drained(call, body, clock);
     }
     return declaredBytes === null || written === declaredBytes ? 'complete' : 'upstream_cut';
   } catch {
@@ -177,30 +155,19 @@ export async function pump(
 }
 
 /** Resolves when the client has taken what waits for it, or the body broke. */
-const drained = (
-  response: ServerResponse,
-  body: Readable,
-  maxUnreadMs: number,
-  clock: Pick<Clock, 'after'>,
-): Promise<void> =>
-  new Promise((resolve) => {
-    let cancel: CancelTimer;
-    const limit = (): void => {
-      cancel = clock.after(maxUnreadMs, () =>
-        // Behind another response nothing of it can be read yet.
-        response.socket === null ? limit() : response.socket.resetAndDestroy(),
-      );
-    };
-    const done = (): void => {
-      cancel();
-      response.off('drain', done);
-      body.off('close', done);
-      resolve();
-    };
-    limit();
-    response.on('drain', done);
-    body.on('close', done);
-  });
+async function drained({ response, maxUnreadMs }: OpenCall, body: Readable, clock: Clock): Promise<void> {
+  const over = new AbortController();
+  const onOver = (): void => over.abort();
+  response.once('drain', onOver);
+  body.once('close', onOver);
+  while (!over.signal.aborted) {
+    await delay(clock, maxUnreadMs, over.signal);
+    // Behind another response nothing of it can be read yet.
+    if (!over.signal.aborted) response.socket?.resetAndDestroy();
+  }
+  response.off('drain', onOver);
+  body.off('close', onOver);
+}
 
 /** A comment may stand before the first event and after an empty line, which ends one; within an event it would be part of a line. */
 const endsEvent = /(?:^|\n\n|\r\r|\r\n\r\n)$/;
@@ -208,19 +175,16 @@ const endsEvent = /(?:^|\n\n|\r\r|\r\n\r\n)$/;
 /** Writes a comment whenever the stream was silent for `everyMs` milliseconds, unless it stopped within an event or bytes wait. */
 function startComments(everyMs: number, response: ServerResponse, clock: Pick<Clock, 'after'>) {
   let tail = '';
-  let cancel: CancelTimer;
-  const wait = (): void => {
-    cancel = clock.after(everyMs, () => {
+  const start = (): CancelTimer =>
+    every(clock, everyMs, () => {
       if (endsEvent.test(tail) && !response.writableNeedDrain) response.write(': waiting\n\n');
-      wait();
     });
-  };
-  wait();
+  let cancel = start();
   return {
     passed(bytes: Buffer): void {
       tail = (tail + bytes.toString('latin1', Math.max(0, bytes.length - 4))).slice(-4);
       cancel();
-      wait();
+      cancel = start();
     },
     end: (): void => cancel(),
   };
@@ -240,8 +204,9 @@ export async function writeOutcome(
   outcome: Outcome,
   parts: ServeParts,
 ): Promise<ResponseEnd> {
-  const { body, maxUnreadMs = ownUnreadMs, commentMs = null, status, shouldRetry } = outcome;
+  const { body, commentMs = null, status, shouldRetry } = outcome;
   const { request, response } = call;
+  call.maxUnreadMs = outcome.maxUnreadMs ?? call.maxUnreadMs;
   const stream = body instanceof Readable ? body : null;
   // Stays: an error after the end must not become an uncaught one.
   stream?.on('error', () => {});
@@ -268,16 +233,16 @@ export async function writeOutcome(
   if (bodiless) {
     // Read, so that the upstream's connection can be used again; whatever is not at its end by then is let go.
     stream?.resume();
-    const end = await finish(call, null, maxUnreadMs, parts);
+    const end = await finish(call, null, parts);
     stream?.destroy();
     return end;
   }
-  if (!(body instanceof Readable)) return finish(call, body, maxUnreadMs, parts);
+  if (!(body instanceof Readable)) return finish(call, body, parts);
   const mayComment = declaredBytes === null && commentMs !== null && isPlainEventStream(outcome.fields);
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
-  const end = await pump(call, body, declaredBytes, maxUnreadMs, mayComment ? commentMs : null, parts.clock);
-  if (end === 'complete') return finish(call, null, maxUnreadMs, parts);
+  const end = await pump(call, body, declaredBytes, mayComment ? commentMs : null, parts.clock);
+  if (end === 'complete') return finish(call, null, parts);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
 }
@@ -297,7 +262,7 @@ export async function writeProblem(
   }
   for (const name of response.getHeaderNames()) response.removeHeader(name);
   response.writeHead(status, [...fields, ...endLines(call, parts, mustEnd)]);
-  return finish(call, request.method === 'HEAD' ? null : body, ownUnreadMs, parts);
+  return finish(call, request.method === 'HEAD' ? null : body, parts);
 }
 
 // Responses made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
