@@ -28,7 +28,7 @@ import { createJoinedQuotas, type JoinedQuotas } from './quotas/joined-quotas.ts
 import type { Recorder } from './recording/recorder.ts';
 import { Repeats } from './repeats/repeats.ts';
 import { createMapsIn } from './replicated/redis-map.ts';
-import { SharedRedis } from './replicated/shared-redis.ts';
+import { createSharedRedis } from './replicated/shared-redis.ts';
 import { createRuntime } from './runtime.ts';
 import type { Telemetry } from './telemetry/telemetry.ts';
 
@@ -58,8 +58,7 @@ export function createGateway(options: GatewayOptions) {
   const send = createEndpoint({ clock, resolve });
   const onError = (): void => telemetry.count('sluice_redis_errors_total', { kind: 'other' });
   /** Where features share what may be large with other replicas; `null` = there are none. */
-  const sharedRedis =
-    settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });
+  const sharedRedis = settings.redis === null ? null : createSharedRedis(settings.redis, options, onError);
   const createMap = sharedRedis === null ? null : createMapsIn(sharedRedis, labelKey);
   const credentials = new Credentials({ settings, clock, random, telemetry, send, createMap });
   const idempotency = () => runtime().settings.idempotency;

@@ -5,7 +5,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { fetchForAll, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
 import type { Fetched } from '../../src/credentials/token-endpoint.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
-import { SharedRedis } from '../../src/replicated/shared-redis.ts';
+import { createSharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { oauthClient } from '../support/token-endpoint.ts';
@@ -27,17 +27,13 @@ afterAll(async () => {
 
 describe('a shared token', () => {
   const client = { ...oauthClient, clientId: 'canary-id', clientSecret: 'canary-secret' };
-  const open: SharedRedis[] = [];
+  const open: { close(): void }[] = [];
   afterEach(() => {
     for (const each of open.splice(0)) each.close();
   });
   const mapOn = (port: number, key = labelKey): RedisMap<SharedToken> => {
-    const shared = new SharedRedis({
-      settings: plainRedis({ nodes: [{ host: '127.0.0.1', port }] }),
-      clock: systemClock,
-      random: systemRandom,
-      onError: () => {},
-    });
+    const settings = plainRedis({ nodes: [{ host: '127.0.0.1', port }] });
+    const shared = createSharedRedis(settings, { clock: systemClock, random: systemRandom }, () => {});
     open.push(shared);
     return new RedisMap({ redis: shared, name: 'token.3', labelKey: key });
   };

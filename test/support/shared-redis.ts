@@ -2,7 +2,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { SharedRedis } from '../../src/replicated/shared-redis.ts';
+import { createSharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from './plain-redis.ts';
 import { startRedis, type RedisServer } from './redis.ts';
 
@@ -33,14 +33,9 @@ export function onRedis() {
     /** Closed after the test. */
     closes: (...each: readonly { close(): void }[]): void => void open.push(...each),
     /** `port`: of another one, which is not there. */
-    connect({ port = server.port, database = 0 } = {}): SharedRedis {
+    connect({ port = server.port, database = 0 } = {}): ReturnType<typeof createSharedRedis> {
       const settings = plainRedis({ nodes: [{ host: '127.0.0.1', port }], database });
-      const redis = new SharedRedis({
-        settings,
-        clock: systemClock,
-        random: systemRandom,
-        onError: () => {},
-      });
+      const redis = createSharedRedis(settings, { clock: systemClock, random: systemRandom }, () => {});
       open.push(redis);
       return redis;
     },
