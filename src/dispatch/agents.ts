@@ -15,7 +15,7 @@ import { getCACertificates } from 'node:tls';
 import { LRUCache } from 'lru-cache';
 import { atMost } from '../bounded.ts';
 import type { Clock } from '../clock.ts';
-import type { UpstreamSettings } from '../config/settings.ts';
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { addressCheck } from '../target/address.policy.ts';
 import { coded } from './transport-error.ts';
 
@@ -81,16 +81,12 @@ export function createAgents(
  * Connections are made to `allowed` addresses only. A resolver is never asked about a literal, so literals are checked where connections
  * are made; a name's addresses are checked where they are found, and `net.connect` gets only those, one or, for happy eyeballs, all.
  */
-function guard(
-  pool: http.Agent,
-  allowed: (address: string) => boolean,
-  { clock, resolve }: AgentParts,
-): void {
-  const addressesOf = resolve ?? ((name) => dns.lookup(name, { all: true, order: 'verbatim' }));
+function guard(pool: http.Agent, allowed: (address: string) => boolean, parts: AgentParts): void {
+  const addressesOf = parts.resolve ?? ((name) => dns.lookup(name, { all: true, order: 'verbatim' }));
   const lookup: LookupFunction = (hostname, options, callback) => {
     const fail = (error: Error): void => callback(error, '', 0);
     const { promise: late, reject } = Promise.withResolvers<never>();
-    const cancel = clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
+    const cancel = parts.clock.after(resolveWithinMs, () => reject(coded('ETIMEOUT')));
     const resolved = Promise.race([addressesOf(hostname), late]).finally(cancel);
     resolved.then((addresses) => {
       const usable = addresses.filter(({ family }) => !options.family || options.family === family);
@@ -261,11 +257,7 @@ export class SocketPermits {
    * Calls `start` once, at once or when its turn has come. Returns what ends the permit, or the wait for it; after that `start` is not
    * called. A second end does nothing.
    */
-  enter(
-    name: string,
-    { id, weight }: { readonly id: string; readonly weight: number },
-    start: () => void,
-  ): () => void {
+  enter(name: string, { id, weight }: Pick<WorkspaceSettings, 'id' | 'weight'>, start: () => void) {
     const origin = this.#origins.get(name) ?? { taken: 0, served: 0, lines: new Map<string, Line>() };
     const line = origin.lines.get(id) ?? { weight, taken: 0, last: 0, waiting: new Set() };
     this.#origins.set(name, origin);

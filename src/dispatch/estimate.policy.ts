@@ -37,9 +37,13 @@ const safeMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
 
 /** Describes a call for an upstream of this kind. Total and linear. */
 export function describeCall(kind: UpstreamKind, request: CallRequest): CallDescription {
-  const { method, contentType } = request;
-  const isOverridden = asksForAnotherMethod(request);
-  const safe = safeMethods.has(method) && !isOverridden;
+  const described = describe(kind, request);
+  return asksForAnotherMethod(request) ? { ...described, safe: false, idempotent: false } : described;
+}
+
+function describe(kind: UpstreamKind, request: CallRequest): CallDescription {
+  const { method, contentType, rawFields, body } = request;
+  const safe = safeMethods.has(method);
   const plain: CallDescription = {
     callClass: kind === 'commerce' ? 'rest' : 'default',
     model: null,
@@ -47,21 +51,17 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
     costs: { requests: 1 },
     guess: null,
     safe,
-    idempotent: safe || ((method === 'PUT' || method === 'DELETE') && !isOverridden),
+    idempotent: safe || method === 'PUT' || method === 'DELETE',
     costKey: null,
     hasOwnIdempotency: false,
     makesImages: false,
     onlyCosts: false,
   };
-  if (kind === 'commerce') return describeCommerce(plain, request, isOverridden);
+  if (kind === 'commerce') return describeCommerce(plain, request);
   if (kind === 'generic' || method !== 'POST') return plain;
-  const { countsTokens, ...asked } = describeModelCall(
-    request.path,
-    contentType,
-    decodedBody(request.rawFields, request.body),
-  );
-  const mayRepeat = countsTokens && !isOverridden;
-  return { ...plain, ...asked, safe: mayRepeat, idempotent: mayRepeat };
+  const decoded = decodedBody(rawFields, body);
+  const { countsTokens, ...asked } = describeModelCall(request.path, contentType, decoded);
+  return { ...plain, ...asked, safe: countsTokens, idempotent: countsTokens };
 }
 
 // Commerce
@@ -70,11 +70,7 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
 const unseenMutationPoints = 10;
 const unseenQueryPoints = 50;
 
-function describeCommerce(
-  plain: CallDescription,
-  request: CallRequest,
-  isOverridden: boolean,
-): CallDescription {
+function describeCommerce(plain: CallDescription, request: CallRequest): CallDescription {
   const [path = ''] = request.path.split('?', 1);
   if (request.method !== 'POST' || !/\/graphql(?:\.json)?$/.test(path)) {
     // Payments carry `unique_token`, by which the platform recognises a repeat.
@@ -91,8 +87,8 @@ function describeCommerce(
     ...plain,
     callClass: 'graphql',
     costs: isStorefront ? {} : { cost: isQuery ? unseenQueryPoints : unseenMutationPoints },
-    safe: isQuery && !isOverridden,
-    idempotent: isQuery && !isOverridden,
+    safe: isQuery,
+    idempotent: isQuery,
     costKey: operation === null ? null : costKeyOf(document, operationName, body?.['variables']),
     hasOwnIdempotency:
       operation?.operation === 'mutation' && operation.selectionSet.selections.every(isIdempotentField),

@@ -242,11 +242,7 @@ const maxUnits = 1e12;
 const units = (amount: number): number => Math.min(Math.ceil(amount), maxUnits);
 
 /** `limits`: the members of the body that limit the output, and how many answers are asked for. */
-function chargeOf(
-  operation: Operation,
-  counted: Prompt,
-  limits: JsonRecord,
-): Pick<ModelCall, 'costs' | 'guess'> {
+function chargeOf(operation: Operation, counted: Prompt, limits: JsonRecord) {
   const repeats = Math.max(1, countAt(limits, 'n') ?? 1, countAt(limits, 'best_of') ?? 1);
   const images = operation === 'image' ? repeats : counted.images;
   const allowed = outputAllowed(limits, operation);

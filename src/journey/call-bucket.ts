@@ -146,8 +146,12 @@ const longestWindowMs = (upstream: UpstreamSettings): number =>
 /** One text for each separator, in their order. */
 export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
   if (separators.length === 0) return [];
+  const kinds = new Set(separators.map(({ kind }) => kind));
+  const reads = kinds.has('form') || kinds.has('body');
+  const bytes = reads ? decodedBody(call.rawFields, call.body) : Buffer.alloc(0);
+  const json = kinds.has('body') ? parseJson(bytes.toString(), maxParsedBody) : undefined;
+  const form = formFields(call.contentType, bytes);
   const segments = segmentsOf(call.path);
-  const { json, form } = readBody(call);
   return separators.map((separator) => {
     switch (separator.kind) {
       case 'method':
@@ -157,28 +161,16 @@ export function separatorsOf(separators: readonly Separator[], call: CallRequest
       case 'header':
         return valuesOf(call.rawFields, separator.name).join(', ');
       case 'form':
-        return form().get(separator.name) ?? '';
+        return form.get(separator.name) ?? '';
       case 'body': {
-        const value = valueAt(json(), separator.pointer);
+        const value = valueAt(json, separator.pointer);
         if (typeof value === 'string' || typeof value === 'number') return String(value);
         // Some APIs take the same as a form, whose fields are members of one level.
         const [name = '', ...deeper] = separator.pointer;
-        return deeper.length === 0 ? (form().get(name) ?? '') : '';
+        return deeper.length === 0 ? (form.get(name) ?? '') : '';
       }
     }
   });
-}
-
-/** The body as a document and as a form, each read once, and only where a separator asks. */
-function readBody({ contentType, rawFields, body }: CallRequest) {
-  let decoded: Buffer | null = null;
-  let json: { readonly value: unknown } | null = null;
-  let form: ReadonlyMap<string, string> | null = null;
-  const bytes = (): Buffer => (decoded ??= decodedBody(rawFields, body));
-  return {
-    json: (): unknown => (json ??= { value: parseJson(bytes().toString(), maxParsedBody) }).value,
-    form: (): ReadonlyMap<string, string> => (form ??= formFields(contentType, bytes())),
-  };
 }
 
 const segmentsOf = (pathAndQuery: string): readonly string[] =>

@@ -2,7 +2,7 @@
  * Turns a call whose caller, target and body are known into what admission and dispatch need of it: it asks each policy, in the order in
  * which one needs the other, and decides nothing itself. Which bucket the call counts against is in `call-bucket.ts`.
  */
-import { callSettings, settingsOfOperation } from '../admission/buckets.policy.ts';
+import { callSettings, ceilingUnder, settingsOfOperation } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
@@ -13,7 +13,6 @@ import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
 import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
-import { ceilingUnder } from '../admission/buckets.policy.ts';
 import type { OwnQuota, JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';

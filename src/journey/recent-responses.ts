@@ -148,12 +148,7 @@ function expectedTokens(guess: TokenGuess, model: LearnedModel): Costs {
   return { tokens, input_tokens: input, output_tokens: Math.max(1, output) };
 }
 
-function afterResponse(
-  guess: TokenGuess,
-  known: LearnedModel,
-  head: Feedback,
-  late: Feedback | null,
-): LearnedModel {
+function afterResponse(guess: TokenGuess, known: LearnedModel, head: Feedback, late: Feedback | null) {
   const usage = late?.usage ?? head.usage;
   if (usage === undefined) return known;
   const { prompt, kept, input, total } = usage;
@@ -176,11 +171,7 @@ function afterResponse(
 }
 
 /** After the first response a call is still expected to use what it allows, or twice as much: more tell how far they differ. */
-function learnOutput(
-  known: LearnedModel['output'],
-  allowed: number | null,
-  made: number,
-): LearnedModel['output'] {
+function learnOutput(known: LearnedModel['output'], allowed: number | null, made: number) {
   if (known === null)
     return { mean: made, deviation: Math.max(0, (allowed ?? 2 * made) - made) / deviations };
   const deviation = Math.abs(made - known.mean) - known.deviation;
@@ -196,11 +187,8 @@ function learnOutput(
  * The difference and not the ratio, which for a short prompt would be no measure of a long one. What is charged by use is learned of
  * responses.
  */
-function afterRefusal(
-  guess: TokenGuess,
-  known: LearnedModel,
-  { throttle, requestedTokens: asked }: Feedback,
-): LearnedModel {
+function afterRefusal(guess: TokenGuess, known: LearnedModel, refused: Feedback): LearnedModel {
+  const { throttle, requestedTokens: asked } = refused;
   const isOfTokens = throttle?.kind === 'rate' && /^tokens(?:_day)?$/.test(throttle.meter ?? '');
   if (!isOfTokens || asked === undefined || !isChargedByRule(guess, known)) return known;
   return { ...known, beyond: Math.max(0, asked - byRule(guess)), believedFor };

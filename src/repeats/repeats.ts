@@ -193,9 +193,8 @@ export class Repeats {
   }
 
   #given(key: RepeatKey, response: KeptResponse, isReplayed: boolean): Outcome {
-    const { telemetry } = this.#parts;
-    if (isReplayed) telemetry.count('sluice_idempotent_replays_total', { upstream: key.upstream });
-    else telemetry.count('sluice_repeats_joined_total', { upstream: key.upstream });
+    const counter = isReplayed ? 'sluice_idempotent_replays_total' : 'sluice_repeats_joined_total';
+    this.#parts.telemetry.count(counter, { upstream: key.upstream });
     const { rawFields } = response;
     return {
       ...response,

@@ -76,17 +76,15 @@ export class SharedCall implements Audience {
 
   /** `run` makes the response. */
   begin(run: (audience: Audience) => Promise<Outcome>): void {
-    this.#made.promise.catch(() => {});
-    run(this).then(
-      (outcome) => {
-        this.#answered(outcome);
-        this.#made.resolve();
-      },
+    const made = run(this).then(
+      (outcome) => this.#answered(outcome),
       (failure: unknown) => {
         this.#end({ kind: 'failed', failure });
-        this.#made.reject(failure);
+        throw failure;
       },
     );
+    made.catch(() => {});
+    this.#made.resolve(made);
   }
 
   /** True while a further client can have the whole response. */
