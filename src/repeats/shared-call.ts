@@ -83,8 +83,9 @@ export class SharedCall implements Audience {
         throw failure;
       },
     );
-    made.catch(() => {});
     this.#made.resolve(made);
+    // Also where no client has joined yet.
+    this.#made.promise.catch(() => {});
   }
 
   /** True while a further client can have the whole response. */
