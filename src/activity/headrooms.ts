@@ -30,7 +30,7 @@ const goodMs = 15_000;
 const maxApart = 20;
 /**
  * Limits are taken for so much lower: a call counts in a rolling window until the last moment at which its upstream may count it, about this
- * much longer (`window-log.policy.ts`), and under a cap calls leave one by one.
+ * much longer (`meter.policy.ts`), and under a cap calls leave one by one.
  */
 const margin = 1.03;
 

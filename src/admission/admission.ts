@@ -18,11 +18,10 @@ import { type Admission, defaultLeaseMs, type LimiterListener, type Reserved } f
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingGate, type SlotReply } from './ceiling-gate.ts';
 import { inSlices } from '../slices.ts';
-import { LaneRotation } from './lane-rotation.ts';
+import { present, type QueuedCall, WaitRegistry, withSettings } from './queued-call.ts';
 import { LateRefusals } from './late-refusals.ts';
 import type { LaneView } from './lanes.ts';
 import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
-import { present, type QueuedCall, WaitRegistry, withSettings } from './queued-call.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 
@@ -55,7 +54,6 @@ export class AdmissionQueue {
   readonly #observed: ObservedParts;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
-  readonly #rotation: LaneRotation;
   /** Of the latest reload; `null` = there was none. */
   #latest: SettingsOf | null = null;
 
@@ -78,15 +76,13 @@ export class AdmissionQueue {
     };
     this.#parts = parts;
     const registry = new WaitRegistry(parts, () => lateRefusals.onHeld());
-    const rotation = new LaneRotation(parts, registry);
-    const lateRefusals = new LateRefusals(parts, registry, rotation);
+    const lateRefusals = new LateRefusals(parts, registry);
     this.#registry = registry;
-    this.#rotation = rotation;
     this.#lateRefusals = lateRefusals;
     this.#observed = { ...parts, registry, buckets: new ObservedBuckets() };
     const onAnswer = (bucket: BucketKey): void => this.#yieldIn(bucket);
-    this.#gate = new CeilingGate({ ...parts, registry, rotation, lateRefusals, onAnswer });
-    parts.ceilings.listen((key) => rotation.onSlotBack(key));
+    this.#gate = new CeilingGate({ ...parts, registry, lateRefusals, onAnswer });
+    parts.ceilings.listen((key) => registry.onSlotBack(key));
   }
 
   /**
@@ -157,8 +153,8 @@ export class AdmissionQueue {
     const kept = await keep(failure.details.retryInMs ?? 0, request.admission.reservation);
     if (kept === null) return failure;
     // The refusal knew nothing of calls that were refused with it: behind them the ceiling may have a slot later.
-    const lane = this.#registry.lanes.of(request);
-    const position = this.#rotation.turns(lane)(lane, kept.ahead);
+    const lane = this.#registry.laneOf(request);
+    const position = this.#registry.turns(lane)(lane, kept.ahead);
     const [hold] = await ceilings.forecast(ceiling, [position]);
     const isLater = hold !== undefined && hold.waitMs > kept.waitMs;
     const last = isLater ? await keep(hold.waitMs, kept.id) : kept;
@@ -203,7 +199,7 @@ export class AdmissionQueue {
       lane.latest = withSettings(lane.latest, settings);
       report(this.#parts, [lane.latest]);
     };
-    detached(inSlices(clock, [...this.#registry.lanes.all()], follow));
+    detached(inSlices(clock, [...this.#registry.lanes()], follow));
     this.#lateRefusals.onReconfigured(changed);
   }
 
@@ -211,7 +207,7 @@ export class AdmissionQueue {
   #yieldIn(bucket: BucketKey): void {
     const { limiter } = this.#parts;
     if (!limiter.statesLimit(bucket)) return;
-    const yielding = [...this.#registry.lanes.all()].filter(
+    const yielding = [...this.#registry.lanes()].filter(
       (lane) => lane.bucket === bucket && lane.latest.yielded !== null,
     );
     if (yielding.length === 0) return;
@@ -243,7 +239,7 @@ export class AdmissionQueue {
 
   /** The lanes that calls of this process have used lately, each with its bucket, upstream and ceiling. */
   lanes(): Iterable<LaneView> {
-    return this.#registry.lanes.all();
+    return this.#registry.lanes();
   }
 
   /**

@@ -10,12 +10,12 @@
  */
 import { Refusal } from '../errors.ts';
 import type { Slot, TakeReply } from '../limiter/ceiling-store.ts';
+import type { RefusedSlot } from '../limiter/redis/ceilings.ts';
 import type { CeilingRef, CeilingState } from '../limiter/policy/ceiling.policy.ts';
 import type { BucketKey, Grant, KeptSlots, Lesson, Settlement } from '../limiter/limiter.ts';
 import { useOf } from './lanes.ts';
 import type { LateRefusals } from './late-refusals.ts';
 import { present, type QueuedCall, type WaitRegistry } from './queued-call.ts';
-import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts, Lease } from './ticket.ts';
 
 /** A grant and the call that it is for. */
@@ -26,7 +26,6 @@ interface GrantedCall {
 
 export interface GateParts extends AdmissionParts {
   readonly registry: WaitRegistry;
-  readonly rotation: LaneRotation;
   readonly lateRefusals: LateRefusals;
   /** The limiter has learned from a response of a call whose default ceilings may yield. */
   readonly onAnswer: (bucket: BucketKey) => void;
@@ -133,18 +132,18 @@ export class CeilingGate {
     }
     if (isTaken(slotReply) && !call.isWaiting) await call.callerWaits();
     const fresh = await this.#fresh(call, slotReply);
-    if (!isTaken(fresh)) return this.#onRefused(pending, fresh);
+    const { reply } = fresh;
+    if (reply.kind === 'refused') return this.#onRefused(pending, fresh, reply);
     if (hasMoved(call, grant)) return this.#stop(pending, fresh, null);
     const now = this.#parts.clock.monotonic();
     const stop = call.reasonToStop(now);
     if (stop !== null || !call.isWaiting) return this.#stop(pending, fresh, stop);
-    this.#handOver(pending, fresh, now);
+    this.#handOver(pending, { ...fresh, reply }, now);
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
-  #onRefused(pending: GrantedCall, slotReply: RefusedSlot): void {
+  #onRefused(pending: GrantedCall, { keptForOthers, ceilingTag }: SlotReply, reply: RefusedSlot): void {
     const { call } = pending;
-    const { reply, keptForOthers, ceilingTag } = slotReply;
     const { lateRefusals } = this.#parts;
     const waitMs = Math.max(lanePauseMs, reply.waitMs);
     if (keptForOthers !== null) {
@@ -201,7 +200,7 @@ export class CeilingGate {
 
   /** Other lanes go first where it is their turn; a background call that is due waits for nobody. */
   #delayMs({ mayTakeReserved, lane }: QueuedCall): number {
-    return mayTakeReserved ? 0 : this.#parts.rotation.delayMs(lane);
+    return mayTakeReserved ? 0 : this.#parts.registry.delayMs(lane);
   }
 
   /** Returns the ticket to its lane, without waiting until the limiter has heard of it: grants behind it go back with the same command. */
@@ -268,10 +267,8 @@ export class CeilingGate {
     const tookMs = now - askedAt;
     this.#farLateMs = tookMs > farMs ? Math.min(farReplies * tookMs, maxLateMs) : 0;
     lane.ceilingUse = useOf(ceiling, reply, now);
-    const asked = { ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs };
-    return reply.kind === 'taken'
-      ? { ...asked, reply }
-      : { ...asked, reply, keptForOthers: reply.isDaily ? null : kept };
+    const keptForOthers = reply.kind === 'refused' && !reply.isDaily ? kept : null;
+    return { ceiling, ceilingTag, goodUntil: askedAt + lateMs + freshMs, reply, keptForOthers };
   }
 
   /** Takes a slot only where as many are left as are kept for reservations. */
@@ -367,9 +364,7 @@ const farReplies = 3;
 const maxLateMs = 2_000;
 
 /** The reply of a ceiling that was asked for a slot. */
-export type SlotReply = TakenSlot | RefusedSlot;
-
-interface AskedCeiling {
+export interface SlotReply {
   /** The ceiling, with the limits under which it was asked, and their tag: a reload may have changed them since. */
   readonly ceiling: CeilingRef;
   readonly ceilingTag: string;
@@ -378,17 +373,12 @@ interface AskedCeiling {
    * from, which is not before it was asked for.
    */
   readonly goodUntil: number;
-}
-
-interface TakenSlot extends AskedCeiling {
-  readonly reply: Extract<TakeReply, { kind: 'taken' }>;
-}
-
-interface RefusedSlot extends AskedCeiling {
-  readonly reply: Extract<TakeReply, { kind: 'refused' }>;
-  /** The ceiling has slots, but these are kept for reservations of others; `null` = that is not why it refused. */
+  readonly reply: TakeReply;
+  /** It has slots, but these are kept for reservations of others; `null` = that is not why it refused. */
   readonly keptForOthers: KeptSlots | null;
 }
+
+type TakenSlot = SlotReply & { readonly reply: Extract<TakeReply, { kind: 'taken' }> };
 
 const isTaken = (slot: SlotReply): slot is TakenSlot => slot.reply.kind === 'taken';
 

@@ -5,17 +5,13 @@
  * Does not own: what is decided by it. Keeps: a lane that a call is in is not forgotten.
  */
 import type { WaitCause, HeldTime } from '../call.ts';
-import type { Clock, CancelTimer } from '../clock.ts';
+import type { CancelTimer } from '../clock.ts';
 import type { CeilingKey } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import type { TakeReply } from '../limiter/ceiling-store.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionRequest, AdmissionParts } from './ticket.ts';
 import { heldByReasons } from '../errors.ts';
-
-/** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
-const retentionMs = 120_000;
-const maxLanes = 10_000;
 
 /** Milliseconds by cause; absent = 0. */
 export type MsByCause = Readonly<Partial<Record<WaitCause, number>>>;
@@ -90,40 +86,6 @@ export class LaneView {
   /** Calls that entered the lane, as they count now. */
   enteredUntil(now: number): number {
     return this.entered.calls * 2 ** ((this.entered.at - now) / halfLifeMs);
-  }
-}
-
-export class Lanes {
-  readonly #clock: Clock;
-  readonly #lanes = new Map<string, LaneView>();
-
-  constructor(clock: Clock) {
-    this.#clock = clock;
-  }
-
-  /** All lanes that are known. */
-  all(): Iterable<LaneView> {
-    return this.#lanes.values();
-  }
-
-  /** The view of the lane of a call, which is used now. */
-  of(call: AdmissionRequest): LaneView {
-    const key = `${call.admission.bucket}/${call.admission.lane}`;
-    const now = this.#clock.monotonic();
-    let lane = this.#lanes.get(key);
-    if (lane === undefined) {
-      if (this.#lanes.size >= maxLanes) this.#forgetUnused(now);
-      lane = new LaneView(call, now);
-      this.#lanes.set(key, lane);
-    }
-    lane.usedAt = now;
-    lane.latest = call;
-    return lane;
-  }
-
-  #forgetUnused(now: number): void {
-    for (const [key, { calls, usedAt }] of this.#lanes)
-      if (calls === 0 && usedAt + retentionMs < now) this.#lanes.delete(key);
   }
 }
 

@@ -16,9 +16,8 @@ import {
   type LaneKey,
   returnGraceMs,
 } from '../limiter/limiter.ts';
-import type { LaneRotation } from './lane-rotation.ts';
-import type { LaneView } from './lanes.ts';
 import { present, type QueuedCall, type WaitRegistry } from './queued-call.ts';
+import type { LaneView } from './lanes.ts';
 import { draining, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
 
@@ -39,17 +38,15 @@ const notHeld: Hold = { waitMs: 0, heldBy: 'ceiling_minute' };
 export class LateRefusals {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
-  readonly #rotation: LaneRotation;
   /** Until when buckets, and lanes of them (`bucket lane`), send nothing. Monotonic milliseconds. */
   readonly #standstills = new Map<string, number>();
   #isPlanned = false;
   /** When calls were last looked at, monotonic milliseconds. */
   #lookedAt = -Infinity;
 
-  constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
+  constructor(parts: AdmissionParts, registry: WaitRegistry) {
     this.#parts = parts;
     this.#registry = registry;
-    this.#rotation = rotation;
   }
 
   /**
@@ -73,7 +70,7 @@ export class LateRefusals {
   async #byCeiling(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Hold> {
     const { ceiling } = call.request;
     if (!('ahead' in reply) || !hasLimits(ceiling)) return notHeld;
-    const position = this.#rotation.turns(call.lane)(call.lane, reply.ahead);
+    const position = this.#registry.turns(call.lane)(call.lane, reply.ahead);
     const [hold = notHeld] = await this.#parts.ceilings.forecast(ceiling, [position], this.#now() - askedAt);
     call.slotExpectedAt = this.#now() + hold.waitMs;
     return hold;
@@ -174,7 +171,7 @@ export class LateRefusals {
     const [first] = calls;
     if (first === undefined) return;
     const now = this.#now();
-    const positionOf = this.#rotation.turns(first.lane);
+    const positionOf = this.#registry.turns(first.lane);
     // Callers of a workspace take turns, also with calls that name none: the limiter alone knows in which order, and they wait until it is their
     // turn or their wait is over.
     const takingTurns = new Set(calls.filter(namesCaller).map(({ lane }) => lane));
@@ -219,7 +216,7 @@ export class LateRefusals {
 
   /** The longer of two holds: `hold`, or that of its ceiling with `ahead` calls of its lane before it. */
   async #longerHold({ lane, request }: QueuedCall, hold: Hold, ahead: number): Promise<Hold> {
-    const position = this.#rotation.turns(lane)(lane, ahead);
+    const position = this.#registry.turns(lane)(lane, ahead);
     const [byCeiling] = await this.#parts.ceilings.forecast(request.ceiling, [position]);
     return byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
   }

@@ -1,11 +1,13 @@
 /** Admission over the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
 import { describe, expect, test } from '@jest/globals';
 import { ArrivalOrder } from '../../src/admission/admission.ts';
-import { Lanes } from '../../src/admission/lanes.ts';
+import { WaitRegistry } from '../../src/admission/queued-call.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { ceilingKey } from '../../src/ids.ts';
 import { requeue } from '../../src/journey/attempts.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { atOrigins } from '../support/at-origins.ts';
@@ -210,14 +212,18 @@ test.each([
 
 test('what a replica knows of lanes is forgotten when there are very many, and not of lanes with calls', async () => {
   const clock = new FakeClock();
-  const lanes = new Lanes(clock);
+  const nothing = { joinedBucketOf: () => null, onReckoned: () => {}, detached: () => {} };
+  const limiter = createEmbeddedLimiter(clock, { onGrant: () => {}, onClosed: () => {} });
+  const ceilings = new CeilingStore(clock);
+  const parts = { clock, limiter, ceilings, leaseMs: defaultLeaseMs, ...nothing };
+  const lanes = new WaitRegistry(parts, () => {});
   const inB = (lane: string) => callOf(clock, 'call', { bucket: 'b', lane })[0];
-  const [busy, unused] = [lanes.of(inB('busy')), lanes.of(inB('unused'))];
+  const [busy, unused] = [lanes.laneOf(inB('busy')), lanes.laneOf(inB('unused'))];
   Object.assign(busy, { calls: 1 });
-  for (let at = 0; at < 10_000; at += 1) lanes.of(inB(`l${at}`));
+  for (let at = 0; at < 10_000; at += 1) lanes.laneOf(inB(`l${at}`));
   clock.outside(121_000, () => {});
   await clock.run(121_000);
-  lanes.of(inB('new'));
-  expect(lanes.of(inB('unused'))).not.toBe(unused);
-  expect(lanes.of(inB('busy'))).toBe(busy);
+  lanes.laneOf(inB('new'));
+  expect(lanes.laneOf(inB('unused'))).not.toBe(unused);
+  expect(lanes.laneOf(inB('busy'))).toBe(busy);
 });

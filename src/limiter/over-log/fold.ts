@@ -6,7 +6,7 @@
  * Deterministic: nothing but state and entry decides. Bounded: an entry costs its own events and `maxWorkPerEntry`, however many
  * buckets there are; what is left is due at once.
  */
-import type { BucketKey, ReplicaId, LeaseToken } from '../../ids.ts';
+import type { BucketKey, ReplicaId, LeaseToken, CeilingKey } from '../../ids.ts';
 import type { Entry } from '../../log/log.ts';
 import type { BucketSetting, Settlement } from '../limiter.ts';
 import {
@@ -36,10 +36,8 @@ import {
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings, closeFor } from '../policy/learning.policy.ts';
 import { countUnder } from '../policy/reservations.policy.ts';
-import { costEntries, drainRate, markAnswered, take } from '../policy/meter.policy.ts';
+import { costEntries, drainRate, markAnswered, take, logMemoryMs } from '../policy/meter.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
-import { logMemoryMs } from '../policy/window-log.policy.ts';
-import type { CeilingKey } from '../../ids.ts';
 import type { Costs } from '../../call.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */

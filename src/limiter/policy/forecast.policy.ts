@@ -28,12 +28,11 @@ import {
   type WaitingCalls,
   waitingUnits,
 } from './bucket-state.policy.ts';
-import * as lanes from './lanes.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import * as meters from './meter.policy.ts';
 import type { Meter } from './meter.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
-import { loggedUnits, periodMs, windowWaitMs } from './window-log.policy.ts';
+import * as lanes from './lanes.policy.ts';
+import * as meters from './meter.policy.ts';
 
 /** So many calls ahead in a lane are read one by one. */
 const maxRead = 32;
@@ -309,7 +308,7 @@ function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number):
 function drainMs(bucket: Bucket, { name, units, ahead }: Needed, from: number): number {
   const meter = bucket.meters.get(name);
   if (meter === undefined || meter.limit === null) return 0;
-  if (meter.log !== null) return windowWaitMs(meter, units + ahead, from);
+  if (meter.log !== null) return meters.windowWaitMs(meter, units + ahead, from);
   const ownMs = meters.roomInMs(meter, units, bucket.waitingCosts.get(name) ?? 0, from);
   // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
   const over = meters.levelAt(meter, from) + (units + ahead) - (meter.limit - meters.keptFree(meter, 0));
@@ -339,7 +338,7 @@ function nestedWaitMs(windows: readonly NeededWindow[], fewer: number, now: numb
   if (log === null || limit === null || shorter.length === 0) return waitsMs;
   const units = longest.units - fewer;
   if (log.counts === 'fixed') {
-    const beyond = units - Math.max(0, limit - loggedUnits(log, now));
+    const beyond = units - Math.max(0, limit - meters.loggedUnits(log, now));
     if (beyond <= 0) return waitsMs;
     const inWindow = beyond - (Math.ceil(beyond / limit) - 1) * limit;
     return Math.max(waitsMs, aloneMs + Math.max(...shorter.map((each) => fromEmptyMs(each.meter, inWindow))));
@@ -349,7 +348,7 @@ function nestedWaitMs(windows: readonly NeededWindow[], fewer: number, now: numb
   if (rounds <= 0) return waitsMs;
   const before = fewer + rounds * limit;
   const firstMs = Math.max(waitMs(before), nestedWaitMs(shorter, before, now));
-  return Math.max(waitsMs, rounds * periodMs(meter) + firstMs);
+  return Math.max(waitsMs, rounds * meters.periodMs(meter) + firstMs);
 }
 
 /** When the last of so many units leaves through a window in which nothing is counted yet. Milliseconds. */
@@ -357,7 +356,7 @@ function fromEmptyMs(meter: Meter, units: number): number {
   const { log, limit, windowMs } = meter;
   if (limit === null) return 0;
   if (log === null) return (Math.max(0, units - limit) * windowMs) / limit;
-  return (Math.ceil(units / limit) - 1) * periodMs(meter);
+  return (Math.ceil(units / limit) - 1) * meters.periodMs(meter);
 }
 
 // Standstills: how long nobody at all can leave a bucket or a lane, however much room there is. Nothing is taken from the meters meanwhile, so

@@ -24,9 +24,8 @@ import {
   type TimedLesson,
   learnDocument,
 } from './bucket-state.policy.ts';
-import * as meters from './meter.policy.ts';
 import type { Meter, MeterMark } from './meter.policy.ts';
-import { logReported, logSent, logStatedEnd } from './window-log.policy.ts';
+import * as meters from './meter.policy.ts';
 
 /** True when these are the settings that the bucket has. */
 export function isUnder(bucket: Bucket, { meters, learn, maxInFlightTotal }: BucketSetting): boolean {
@@ -90,7 +89,7 @@ export function applyLesson(
     const meter = ensureMeter(bucket, name, now);
     if (meter.log === null) continue;
     const isOfFirst = meter.limit !== null && granted <= meter.limit;
-    logSent(meter, { cost, isFirst: isOfFirst, grantedAt: lease.grantedAt, sentAt, headAt });
+    meters.logSent(meter, { cost, isFirst: isOfFirst, grantedAt: lease.grantedAt, sentAt, headAt });
   }
   for (const report of feedback.meters) {
     const meter = ensureMeter(bucket, report.meter, now);
@@ -256,9 +255,9 @@ export function learnMeter(meter: Meter, reported: Reported, now: number): void 
     const quota = { limit, windowMs: windowMs !== null && windowMs > 0 ? windowMs : null, sentAt };
     meters.applyReport(meter, quota, leftMs, learn, now);
   }
-  if (leftMs !== null) logStatedEnd(meter, { sentAt, headAt }, leftMs);
+  if (leftMs !== null) meters.logStatedEnd(meter, { sentAt, headAt }, leftMs);
   if (level === null || meter.limit === null) return;
-  if (meter.log !== null) return logReported(meter, level.lowest - meters.unusedUnits(meter), now);
+  if (meter.log !== null) return meters.logReported(meter, level.lowest - meters.unusedUnits(meter), now);
   learnLevel(meter, { ...reported, level }, now);
   // The fastest time falls at once and rises slowly: upstreams become slower at times, and calls of one bucket differ.
   const tookMs = Math.max(0, headAt - sentAt);

@@ -8,8 +8,6 @@ import {
   take,
   giveUnitsBack,
   type Meter,
-} from '../../../src/limiter/policy/meter.policy.ts';
-import {
   type CountedWindow,
   logReported,
   logSent,
@@ -18,7 +16,7 @@ import {
   minMarginMs,
   windowsOfMargin,
   windowWaitMs,
-} from '../../../src/limiter/policy/window-log.policy.ts';
+} from '../../../src/limiter/policy/meter.policy.ts';
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
 import { Quota } from '../../../simulators/dialect/quota.ts';
 
