@@ -14,21 +14,8 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { CeilingKey, ReplicaId } from '../ids.ts';
 import { type Hold, quotaShare, retryUnavailableMs, type WhenDown } from './limiter.ts';
-import {
-  type CeilingCounts,
-  type CeilingRef,
-  type CeilingState,
-  ceilingWindowMs,
-  countOfDay,
-  dayLeft,
-  dayOf,
-  dayState,
-  expire,
-  giveSlotBack,
-  holdsIn,
-  minuteState,
-  takeSlot,
-} from './policy/ceiling.policy.ts';
+import type { CeilingCounts, CeilingRef, CeilingState } from './policy/ceiling.policy.ts';
+import * as ceilings from './policy/ceiling.policy.ts';
 import {
   type Asking,
   type LocalSlot,
@@ -148,28 +135,28 @@ export class CeilingStore {
     const asOf = agoMs === undefined ? null : this.#clock.monotonic() - agoMs;
     const { counts, limits, isOfRedis } = await this.#seen(ceiling);
     if (!isOfRedis && this.#shared?.whenDown() === 'deny') return positions.map(() => none);
-    return holdsIn(counts, limits, { positions, asOf, now: this.#clock.monotonic() });
+    return ceilings.holdsIn(counts, limits, { positions, asOf, now: this.#clock.monotonic() });
   }
 
   /** The minute ceiling, read without taking; `null` without one. */
   async state(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perMinute === null) return null;
     const { counts, limits } = await this.#seen(ceiling);
-    return minuteState(counts, limits.perMinute ?? ceiling.perMinute, this.#clock.monotonic());
+    return ceilings.minuteState(counts, limits.perMinute ?? ceiling.perMinute, this.#clock.monotonic());
   }
 
   /** The day ceiling; `nextSlotMs` is the time to the end of its window. */
   async dayState(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perDay === null) return null;
     const { counts, limits } = await this.#seen(ceiling);
-    return dayState(counts, limits.perDay ?? ceiling.perDay, this.#clock.monotonic());
+    return ceilings.dayState(counts, limits.perDay ?? ceiling.perDay, this.#clock.monotonic());
   }
 
   /** Puts this replica's own sends of the last window back, where Redis does not have them. False: Redis did not reply. */
   async restore(): Promise<boolean> {
     const now = this.#clock.monotonic();
     const recent = Array.from(this.#sends, ([id, { key, at }]) => ({ key, id, ageMs: now - at })).filter(
-      ({ ageMs }) => ageMs < ceilingWindowMs,
+      ({ ageMs }) => ageMs < ceilings.ceilingWindowMs,
     );
     for (const [key, sends] of Map.groupBy(recent, (send) => send.key)) {
       if ((await this.#shared?.redis.restore(key, sends)) === false) return false;
@@ -180,7 +167,7 @@ export class CeilingStore {
   #noteSend(key: CeilingKey, id: string): void {
     const at = this.#clock.monotonic();
     for (const [old, send] of this.#sends) {
-      if (at - send.at < ceilingWindowMs) break;
+      if (at - send.at < ceilings.ceilingWindowMs) break;
       this.#sends.delete(old);
     }
     // At the end, also when it was known.
@@ -224,7 +211,7 @@ class LocalCeilings extends RateLimiterMemory {
   #sweepAt = 0;
 
   constructor(clock: Clock) {
-    super({ points: 1, duration: Math.ceil(ceilingWindowMs / 1_000) });
+    super({ points: 1, duration: Math.ceil(ceilings.ceilingWindowMs / 1_000) });
     this.#clock = clock;
   }
 
@@ -238,16 +225,17 @@ class LocalCeilings extends RateLimiterMemory {
     const now = this.#clock.monotonic();
     const counts = this.countsOf(key);
     const { lateMs } = asking;
-    const taken = perMinute === null ? null : takeSlot(counts.log, { limit: perMinute, lateMs }, now);
+    const taken =
+      perMinute === null ? null : ceilings.takeSlot(counts.log, { limit: perMinute, lateMs }, now);
     if (taken?.kind === 'refused') throw new SlotResult({ ...taken, isDaily: false });
     const minute = taken?.slot ?? null;
-    const left = perDay === null ? null : dayLeft(counts, perDay, now);
+    const left = perDay === null ? null : ceilings.dayLeft(counts, perDay, now);
     if (left !== null && left.calls <= 0) {
       this.giveBack(key, { minute, day: null });
       throw new SlotResult({ kind: 'refused', waitMs: left.endsInMs, isDaily: true });
     }
-    const state = perMinute === null ? null : minuteState(counts, perMinute, now);
-    const local = { minute, day: left === null ? null : countOfDay(counts, now) };
+    const state = perMinute === null ? null : ceilings.minuteState(counts, perMinute, now);
+    const local = { minute, day: left === null ? null : ceilings.countOfDay(counts, now) };
     return new SlotResult({ kind: 'taken', state, dayLeft: left === null ? null : left.calls - 1, local });
   }
 
@@ -255,15 +243,15 @@ class LocalCeilings extends RateLimiterMemory {
   note({ key, perMinute, perDay }: CeilingRef): LocalSlot {
     const now = this.#clock.monotonic();
     const counts = this.countsOf(key);
-    const taken = perMinute === null ? null : takeSlot(counts.log, { limit: Infinity }, now);
+    const taken = perMinute === null ? null : ceilings.takeSlot(counts.log, { limit: Infinity }, now);
     const minute = taken?.kind === 'taken' ? taken.slot : null;
-    return { minute, day: perDay === null ? null : countOfDay(counts, now) };
+    return { minute, day: perDay === null ? null : ceilings.countOfDay(counts, now) };
   }
 
   /** A day that is over stays as it was. */
   giveBack(key: CeilingKey, { minute, day: endsAt }: LocalSlot): void {
     const counts = this.#counts.get(key);
-    if (minute !== null) giveSlotBack(counts?.log ?? [], minute);
+    if (minute !== null) ceilings.giveSlotBack(counts?.log ?? [], minute);
     if (counts?.day?.endsAt === endsAt && counts.day.calls > 0) counts.day.calls -= 1;
   }
 
@@ -271,9 +259,10 @@ class LocalCeilings extends RateLimiterMemory {
   countsOf(key: CeilingKey): CeilingCounts {
     const now = this.#clock.monotonic();
     if (now >= this.#sweepAt) {
-      this.#sweepAt = now + ceilingWindowMs;
+      this.#sweepAt = now + ceilings.ceilingWindowMs;
       for (const [each, counts] of this.#counts)
-        if (expire(counts.log, now).live === 0 && dayOf(counts, now) === null) this.#counts.delete(each);
+        if (ceilings.expire(counts.log, now).live === 0 && ceilings.dayOf(counts, now) === null)
+          this.#counts.delete(each);
     }
     let counts = this.#counts.get(key);
     if (counts === undefined) this.#counts.set(key, (counts = { log: [], day: null }));

@@ -212,14 +212,14 @@ function storesInRedis(parts: StoreParts, settings: RedisSettings, connect: Conn
         await check();
         while (!isHeard && clock.monotonic() < until) await pause();
         telemetry.limiterMode('redis');
-        return redis.start(true);
+        return;
       } catch (failure) {
         if (failure instanceof RedisUnusable) throw failure;
         if (clock.monotonic() > until) break;
         await pause();
       }
     }
-    redis.start(false);
+    redis.startsAway();
     const found = contact();
     if (found.kind === 'reached') return;
     const calls = found.replicas === null ? 'refused' : 'share';

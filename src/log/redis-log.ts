@@ -80,7 +80,7 @@ export class RedisLog<Event> implements Log<Event> {
   readonly mayLose = true;
   readonly #parts: RedisLogParts;
   readonly #names;
-  readonly #time = new LogClock();
+  #time = new LogClock();
   #follower: Follower<Event> | null = null;
   #state: State = { kind: 'unfollowed' };
   /** `null` = there is no copy. */
@@ -340,7 +340,7 @@ export class RedisLog<Event> implements Log<Event> {
       this.#parts.log.bug('a snapshot of a log cannot be read', failure);
       return this.#repair(state, found.end.life);
     }
-    this.#time.reset();
+    this.#time = new LogClock();
     this.#time.noteHeard(found.end.at, this.#parts.clock.monotonic());
     this.#end = found.end;
   }
@@ -461,12 +461,6 @@ export class LogClock {
     const known = this.#estimate;
     if (known !== null && heardAt + known.offsetMs < at)
       this.#estimate = { ...known, offsetMs: at - heardAt, at: heardAt };
-  }
-
-  /** Another log: nothing is known of its time. */
-  reset(): void {
-    this.#estimate = null;
-    this.#latest = 0;
   }
 
   /** False before the first own entry: then the time stands still between entries. */

@@ -13,7 +13,7 @@ import { guardReplies } from './reply-guard.ts';
 
 export type RedisClient = Redis | Cluster;
 /** Replies keep the shapes of RESP2, whatever the protocol. */
-type Options = RedisOptions & { replyMapping?: 'legacy' };
+type Options = RedisOptions & { replyMapping?: 'legacy'; retryStrategy: (times: number) => number };
 
 const connectMs = 2_000;
 /** A socket on which a reply is due, and no byte comes for this long, is closed: nothing else notices a primary that hangs. */
@@ -62,12 +62,11 @@ export function connectRedis(
   { clock, random }: ConnectionParts,
   onError: (failure: unknown) => void,
 ): RedisConnection {
-  const retryStrategy = (times: number): number => retryMs(times, random);
-  const options = optionsOf(settings, retryStrategy);
+  const options = optionsOf(settings, random);
   const client: RedisClient =
     settings.mode === 'cluster'
-      ? new Cluster([...settings.nodes], clusterOptions(settings, options, retryStrategy))
-      : new GatheringRedis(standalone(settings, options, retryStrategy));
+      ? new Cluster([...settings.nodes], clusterOptions(options))
+      : new GatheringRedis(standalone(settings, options));
   let cancelConnect = (): void => {};
   /** The driver gives up for good when, for one, a Sentinel reports a failover while it is connecting. */
   const connectAgain = (): void => {
@@ -79,7 +78,7 @@ export function connectRedis(
 
   /** Where a subscriber connects. In a Cluster any node hears what is published on any other; subscriptions are counted at primaries. */
   const subscriberOptions = (): Options => {
-    if (!(client instanceof Cluster)) return standalone(settings, options, retryStrategy);
+    if (!(client instanceof Cluster)) return standalone(settings, options);
     const nodes = client.nodes('master');
     const node = nodes[Math.floor(random.next() * nodes.length)];
     const { host, port } = node?.options ?? settings.nodes[0] ?? {};
@@ -127,7 +126,7 @@ async function reachPrimaries(client: Cluster): Promise<void> {
   );
 }
 
-function optionsOf(settings: RedisSettings, retryStrategy: (times: number) => number): Options {
+function optionsOf(settings: RedisSettings, random: Random): Options {
   const { username, password, tls } = settings;
   const ca = tls === null || tls.caFile === null ? null : readFileSync(tls.caFile, 'utf8');
   return {
@@ -143,17 +142,13 @@ function optionsOf(settings: RedisSettings, retryStrategy: (times: number) => nu
     maxRetriesPerRequest: 0,
     autoResendUnfulfilledCommands: false,
     maxLoadingRetryTime: maxRetryMs,
-    retryStrategy,
+    retryStrategy: (times) => retryMs(times, random),
     // A primary that became a replica: connect anew (and so to the new primary), do not send the command again.
     reconnectOnError: (failure) => failure.message.startsWith('READONLY'),
   };
 }
 
-function standalone(
-  settings: RedisSettings,
-  options: Options,
-  sentinelRetryStrategy: (times: number) => number,
-): Options {
+function standalone(settings: RedisSettings, options: Options): Options {
   if (settings.mode !== 'sentinel') {
     const [{ host, port } = { host: '127.0.0.1', port: 6379 }] = settings.nodes;
     return { ...options, host, port, db: settings.database };
@@ -165,26 +160,22 @@ function standalone(
     name: settings.sentinelName ?? '',
     db: settings.database,
     failoverDetector: true,
-    sentinelRetryStrategy,
+    sentinelRetryStrategy: options.retryStrategy,
     sentinelCommandTimeout: connectMs,
     ...(settings.sentinelPassword === null ? {} : { sentinelPassword: settings.sentinelPassword }),
     ...(options.tls === undefined ? {} : { enableTLSForSentinelMode: true, sentinelTLS: options.tls }),
   };
 }
 
-function clusterOptions(
-  settings: RedisSettings,
-  options: Options,
-  clusterRetryStrategy: (times: number) => number,
-): ClusterOptions & {
+function clusterOptions({ keyPrefix, retryStrategy, ...options }: Options): ClusterOptions & {
   redisOptions: NonNullable<ClusterOptions['redisOptions']> & { replyMapping?: 'legacy' };
 } {
-  const { keyPrefix, retryStrategy: _retry, enableOfflineQueue: _queue, ...redisOptions } = options;
+  const { enableOfflineQueue, ...redisOptions } = options;
   return {
     redisOptions,
     ...(keyPrefix === undefined ? {} : { keyPrefix }),
-    clusterRetryStrategy,
-    enableOfflineQueue: false,
+    clusterRetryStrategy: retryStrategy,
+    enableOfflineQueue: enableOfflineQueue ?? false,
     slotsRefreshInterval: slotsRefreshMs,
     slotsRefreshTimeout: connectMs,
     maxRedirections: 4,

@@ -130,9 +130,9 @@ export class RedisHealth {
     return () => this.#watchers.delete(watcher);
   }
 
-  /** Starts with what the first contact showed. */
-  start(isUp: boolean): void {
-    if (!isUp) this.#goDown(probeMs);
+  /** The first contact has failed. */
+  startsAway(): void {
+    this.#goDown(probeMs);
   }
 
   close(): void {

@@ -43,10 +43,12 @@ export class Copy implements Follower<LogEvent> {
   readonly log: Log<LogEvent>;
   readonly #parts: CopyParts;
   readonly #user: CopyUser;
-  #state: SharedState;
-  #isJoined = false;
+  /** Changed here alone, as what follows. */
+  state: SharedState;
+  isJoined = false;
+  /** Of the last entry of the copy; 0 = none since it was restored. */
+  sequence = 0;
   #said: ((heard: Heard) => void)[] = [];
-  #sequence = 0;
   #lastArrival = { at: -Infinity, reading: -Infinity };
   #cancelTick = (): void => {};
 
@@ -55,20 +57,7 @@ export class Copy implements Follower<LogEvent> {
     this.#parts = parts;
     this.#user = user;
     this.log = log;
-    this.#state = state;
-  }
-
-  get state(): SharedState {
-    return this.#state;
-  }
-
-  get isJoined(): boolean {
-    return this.#isJoined;
-  }
-
-  /** Of the last entry of the copy; 0 = none since it was restored. */
-  get sequence(): number {
-    return this.#sequence;
+    this.state = state;
   }
 
   /** The monotonic time of this process at a time of the log. */
@@ -88,7 +77,7 @@ export class Copy implements Follower<LogEvent> {
 
   /** Appends an event. `hear` is called once: with the reply to it, or when it was lost. */
   say(event: LogEvent, hear: (heard: Heard) => void = () => {}, urgency: Urgency = 'now'): void {
-    if (!this.#isJoined) return hear('lost');
+    if (!this.isJoined) return hear('lost');
     this.#said.push(hear);
     this.log.append(event, urgency);
   }
@@ -101,32 +90,32 @@ export class Copy implements Follower<LogEvent> {
   /** Leaves the log, which is kept for as long as somebody may need what it has. */
   async close(): Promise<void> {
     this.#leave();
-    await this.log.close(memoryMsOf(this.#state, this.log.now()));
+    await this.log.close(memoryMsOf(this.state, this.log.now()));
   }
 
   onEntry(entry: Entry<LogEvent>): void {
     const agoMs = this.log.now() - entry.at;
-    const effects = fold(this.#state, entry);
-    this.#sequence = entry.sequence;
+    const effects = fold(this.state, entry);
+    this.sequence = entry.sequence;
     // What is read while the copy catches up is old. What it did to the calls here is found in the state when the copy has joined.
-    if (!this.#isJoined) return;
+    if (!this.isJoined) return;
     if (entry.replica === this.#parts.replica) {
       const said = this.#said.splice(0, entry.events.length);
       for (const [index, hear] of said.entries()) hear(effects.replies[index] ?? null);
     }
     this.#user.onApplied(effects, entry, agoMs);
-    if (this.#isJoined) this.#tickAt(effects.nextAt);
+    if (this.isJoined) this.#tickAt(effects.nextAt);
   }
 
   onRestore(saved: string | null): void {
     this.#leave();
-    this.#sequence = 0;
-    this.#state = saved === null ? createState(this.#parts.leaseMs) : restore(saved);
+    this.sequence = 0;
+    this.state = saved === null ? createState(this.#parts.leaseMs) : restore(saved);
   }
 
   onJoined(term: number): void {
     this.#leave();
-    this.#isJoined = true;
+    this.isJoined = true;
     this.#user.onJoined(term);
   }
 
@@ -140,12 +129,12 @@ export class Copy implements Follower<LogEvent> {
   }
 
   snapshot(): string {
-    return snapshot(this.#state);
+    return snapshot(this.state);
   }
 
   #leave(): void {
     this.#cancelTick();
-    this.#isJoined = false;
+    this.isJoined = false;
     for (const hear of this.#said.splice(0)) hear('lost');
   }
 
@@ -158,7 +147,7 @@ export class Copy implements Follower<LogEvent> {
     this.#cancelTick();
     if (at === null) return;
     const now = this.log.now();
-    const inMs = Math.max(0, at - now) + rankOf(replica, this.#state.replicas, now) * stepMs;
+    const inMs = Math.max(0, at - now) + rankOf(replica, this.state.replicas, now) * stepMs;
     this.#cancelTick = clock.after(inMs, () => this.say({ kind: 'tick' }));
   }
 }

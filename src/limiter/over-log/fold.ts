@@ -9,17 +9,8 @@
 import type { BucketKey, ReplicaId, LeaseToken, CeilingKey } from '../../ids.ts';
 import type { Entry } from '../../log/log.ts';
 import type { BucketSetting, Settlement } from '../limiter.ts';
-import {
-  apply,
-  orderOf,
-  ticketOf,
-  upkeep,
-  type Effects,
-  grant,
-  pump,
-  replicaLifeMs,
-  type Granted,
-} from '../policy/scheduler.policy.ts';
+import * as scheduler from '../policy/scheduler.policy.ts';
+import type { Effects, Granted } from '../policy/scheduler.policy.ts';
 import {
   allWaiting,
   type Bucket,
@@ -68,7 +59,7 @@ export function fold(state: SharedState, entry: Entry<LogEvent>): EntryEffects {
   // Before replicas are forgotten: after a long absence of the log none was heard of lately, and each may have used units alone.
   if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
   // Leases of a replica that was not heard of for so long have ended, and nobody waits on it.
-  const forgottenAt = now - Math.max(state.leaseMs, replicaLifeMs);
+  const forgottenAt = now - Math.max(state.leaseMs, scheduler.replicaLifeMs);
   for (const name of state.replicas.between(-Infinity, forgottenAt)) state.replicas.delete(name);
   state.replicas.set(replica, now);
   const effects = { grants: [], closed: [], failures: [], beginsTerm };
@@ -119,7 +110,7 @@ function appliedIn(run: Run, key: BucketKey, event: BucketEvent): EventReply | n
     state.closed = null;
   change(run, key, event.kind === 'admit' ? event.admission.setting : null, (bucket) => {
     bucket.replicas.set(replica, now);
-    const result = apply(bucket, { replica, event }, now);
+    const result = scheduler.apply(bucket, { replica, event }, now);
     reply = result.reply;
     const isSettled = event.kind === 'settle' && result.reply.kind === 'lease' && result.reply.known;
     if (isSettled && event.settlement.kind === 'throttled') noteClosed(run, key, bucket, event.settlement);
@@ -161,10 +152,11 @@ function putBack({ bucket: key, lease: token, admission }: SentCall, run: Run): 
     applySettings(bucket, admission.setting, now);
     const lane = laneFor(bucket, admission.lane, admission);
     const ticket =
-      bucket.tickets.get(admission.ticket) ?? ticketOf(admission, replica, orderOf(admission, now));
+      bucket.tickets.get(admission.ticket) ??
+      scheduler.ticketOf(admission, replica, scheduler.orderOf(admission, now));
     if (ticket.lease !== null || bucket.leases.has(token)) return pumpLater(bucket, now);
     bucket.tickets.set(ticket.id, ticket);
-    grant(bucket, { lane, ticket }, now, token);
+    scheduler.grant(bucket, { lane, ticket }, now, token);
     const lease = bucket.leases.get(token);
     if (lease !== undefined) confirm(lane, lease);
     return pumpLater(bucket, now);
@@ -215,19 +207,13 @@ function withheldBy({ term, leaseMs, aloneSince }: SharedState, now: number): Wi
 
 /** Visits buckets in which something is due, as far as the work of one entry goes. */
 function visitDue(run: Run): void {
-  while (run.left > 0) {
-    const key = firstDue(run);
-    if (key === null) return;
-    run.left -= 1;
-    visit(run, key);
+  const { grantsDue, upkeepDue } = run.state;
+  for (; run.left > 0; run.left -= 1) {
+    const grant = withheldBy(run.state, run.now)?.what === 'all' ? undefined : grantsDue.first();
+    const due = [grant, upkeepDue.first()].find((each) => each !== undefined && each.score <= run.now);
+    if (due === undefined) return;
+    visit(run, due.name);
   }
-}
-
-function firstDue({ state, now }: Run): BucketKey | null {
-  const grant = withheldBy(state, now)?.what === 'all' ? undefined : state.grantsDue.first();
-  if (grant !== undefined && grant.score <= now) return grant.name;
-  const other = state.upkeepDue.first();
-  return other !== undefined && other.score <= now ? other.name : null;
 }
 
 function visit(run: Run, key: BucketKey): void {
@@ -237,7 +223,7 @@ function visit(run: Run, key: BucketKey): void {
   if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
   if (hasUpkeep) state.upkeepDue.delete(key);
   change(run, key, null, (bucket) => {
-    const { grants, nextAt } = hasUpkeep ? upkeep(bucket, now) : pump(bucket, now);
+    const { grants, nextAt } = hasUpkeep ? scheduler.upkeep(bucket, now) : scheduler.pump(bucket, now);
     const isLeft = nextAt !== null && nextAt <= now;
     // What could not be done now is not tried again within this entry.
     return { grants, nextAt: isLeft ? (grants.length > 0 ? now : now + retryMs) : nextAt };
@@ -274,7 +260,7 @@ function change(
 
 /** Tells a bucket what the log knows and the bucket needs now: who lives, which leases go on, and what is withheld. */
 function bringUpToDate(state: SharedState, bucket: Bucket, now: number): void {
-  for (const replica of bucket.replicas.between(-Infinity, now - replicaLifeMs)) {
+  for (const replica of bucket.replicas.between(-Infinity, now - scheduler.replicaLifeMs)) {
     const heardAt = state.replicas.scoreOf(replica);
     if (heardAt !== null) bucket.replicas.set(replica, heardAt);
   }

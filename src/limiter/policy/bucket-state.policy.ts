@@ -434,13 +434,8 @@ export type BucketEvent =
   | { readonly kind: 'open'; readonly agoMs: number };
 
 export type AdmitReply =
-  /** `expiresAt`: of the lease, on the log's time. `order`: the position, to be given back if it must be entered again. */
-  | {
-      readonly kind: 'granted';
-      readonly order: number;
-      readonly lease: LeaseToken;
-      readonly expiresAt: number;
-    }
+  /** `order`: the position, to be given back if it must be entered again. The grant is one of the effects. */
+  | { readonly kind: 'granted'; readonly order: number }
   | (Extract<AdmissionReply, { kind: 'queued' }> & { readonly order: number })
   | Exclude<Extract<AdmissionReply, { kind: 'refused' }>, { reason: 'limiter_unavailable' }>;
 

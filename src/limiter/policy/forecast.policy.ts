@@ -10,24 +10,8 @@ import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
 import type { Hold, SleepReason, WaitForecast } from '../limiter.ts';
-import {
-  type Bucket,
-  closedMs,
-  isFull,
-  type Lane,
-  type Lease,
-  maxInFlightOf,
-  reopensInMs,
-  turnsOf,
-  cappedCosts,
-  knownCosts,
-  meanServiceCost,
-  serviceCost,
-  addCosts,
-  laneOf,
-  type WaitingCalls,
-  waitingUnits,
-} from './bucket-state.policy.ts';
+import * as buckets from './bucket-state.policy.ts';
+import type { Bucket, Lane, Lease, WaitingCalls } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import type { Meter } from './meter.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
@@ -93,7 +77,9 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
  */
 export function dueWithinMs(bucket: Bucket, position: LanePosition, now: number): number {
   const standstill = laneStandstill(bucket, position, bucketStandstill(bucket, now), now);
-  return Math.max(lanes.dueAfterMs(bucket, now), standstill.waitMs) + serviceCost(bucket, position.costs);
+  return (
+    Math.max(lanes.dueAfterMs(bucket, now), standstill.waitMs) + buckets.serviceCost(bucket, position.costs)
+  );
 }
 
 /** How many calls and reservations of its lane go before a call that waits for so long. */
@@ -150,7 +136,7 @@ function bucketForecast(bucket: Bucket, behind: Behind, now: number): Hold {
     consider(ofLane, metersForecast(bucket, needsOf(bucket, behind, []), now + ofLane.waitMs));
   const aheadHere = aheadOf(behind);
   const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, aheadHere);
-  const reopensMs = reopensInMs(bucket, aheadInBucket, now) - ofBucket.waitMs;
+  const reopensMs = buckets.reopensInMs(bucket, aheadInBucket, now) - ofBucket.waitMs;
   if (reopensMs > 0) consider(ofBucket, { waitMs: reopensMs, heldBy: 'requests' });
   for (const [places, standstill, ahead] of [
     [placesOfLane(bucket, behind), ofLane, aheadHere + firstInWorkspace(bucket, behind)],
@@ -178,7 +164,7 @@ const firstInWorkspace = (bucket: Bucket, { key }: LanePosition): number =>
 function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy {
   const isAtCap =
     lane !== undefined && lane.maxInFlight !== null && lanes.inFlightOf(bucket, lane) >= lane.maxInFlight;
-  return isAtCap || isFull(bucket, now) ? 'serialized' : 'queue';
+  return isAtCap || buckets.isFull(bucket, now) ? 'serialized' : 'queue';
 }
 
 // What goes first
@@ -194,7 +180,7 @@ interface OthersAhead extends WaitingCalls {
 
 function othersAhead(bucket: Bucket, { lane, key, weight, ahead, windows }: Behind): OthersAhead[] {
   if (windows === null) return [];
-  const turns = turnsOf(bucket, key);
+  const turns = buckets.turnsOf(bucket, key);
   const others: OthersAhead[] = [];
   // Whatever the turns, all others go before the background.
   const { waitingCosts: costs, waiting } = bucket;
@@ -207,7 +193,8 @@ function othersAhead(bucket: Bucket, { lane, key, weight, ahead, windows }: Behi
   for (const other of bucket.lanes.values()) {
     const { size: calls } = other.line;
     const from = Math.max(other.start, turns.virtual);
-    if (calls === 0 || other.key === key || start < from || turnsOf(bucket, other.key) !== turns) continue;
+    if (calls === 0 || other.key === key || start < from || buckets.turnsOf(bucket, other.key) !== turns)
+      continue;
     const shares = ((start - from) * other.weight) / meanServiceOf(bucket, other);
     // A lane that sleeps counts once its share is over, for it may sleep longer than this call waits.
     const byTurns =
@@ -221,7 +208,7 @@ function othersAhead(bucket: Bucket, { lane, key, weight, ahead, windows }: Behi
 }
 
 const meanServiceOf = (bucket: Bucket, { waitingCosts: costs, line }: Lane): number =>
-  meanServiceCost(bucket, { costs, calls: line.size });
+  buckets.meanServiceCost(bucket, { costs, calls: line.size });
 
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */
 function needsOf(bucket: Bucket, behind: Behind, others: readonly OthersAhead[]): Needed[] {
@@ -232,13 +219,13 @@ function needsOf(bucket: Bucket, behind: Behind, others: readonly OthersAhead[])
     if (name === 'cost' && document !== null && bucket.unseenPoints === null) continue;
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call or one of these takes from it.
-    let ahead = waitingUnits(bucket, inLane, name) + (reserved?.units.get(name) ?? 0);
+    let ahead = buckets.waitingUnits(bucket, inLane, name) + (reserved?.units.get(name) ?? 0);
     if (units + ahead <= 0) continue;
     // Each at most the limit, which may have become known after they entered.
     const limit = bucket.meters.get(name)?.limit ?? 0;
     for (const other of others)
       if (other.ahead > 0)
-        ahead += other.ahead * Math.min(waitingUnits(bucket, other.costs, name) / other.calls, limit);
+        ahead += other.ahead * Math.min(buckets.waitingUnits(bucket, other.costs, name) / other.calls, limit);
     needs.push({ name, units, ahead });
   }
   return needs;
@@ -252,7 +239,7 @@ function costsAhead(bucket: Bucket, { lane, ahead }: LanePosition): ReadonlyMap<
   if (ahead <= maxRead && lane.callers === null) {
     for (const id of lane.line.names(ahead)) {
       const ticket = bucket.tickets.get(id);
-      if (ticket !== undefined) addCosts(sums, cappedCosts(bucket, ticket.costs));
+      if (ticket !== undefined) buckets.addCosts(sums, buckets.cappedCosts(bucket, ticket.costs));
     }
     return sums;
   }
@@ -374,7 +361,7 @@ const heldBySleep = [
 
 /** Until the first call of the bucket can leave. */
 function bucketStandstill(bucket: Bucket, now: number): Hold {
-  const closed: Hold = { waitMs: closedMs(bucket, now), heldBy: 'closed' };
+  const closed: Hold = { waitMs: buckets.closedMs(bucket, now), heldBy: 'closed' };
   return longerOf(closed, placesStandstill(bucket, placesOfBucket(bucket, now), now));
 }
 
@@ -441,7 +428,7 @@ function placesOfLane(
 
 /** `null`: the bucket has no cap. */
 function placesOfBucket(bucket: Bucket, now: number, knownMs = 0): Places | null {
-  const max = maxInFlightOf(bucket, now);
+  const max = buckets.maxInFlightOf(bucket, now);
   return max === null
     ? null
     : placesOf([...bucket.leases.values()], max, Math.max(bucket.serviceMs, knownMs));
@@ -472,10 +459,10 @@ function serialWaitMs(
 export function positionOf(bucket: Bucket, id: TicketId, serviceMs = 0): LanePosition | null {
   const ticket = bucket.tickets.get(id);
   if (ticket?.lease !== null) return null;
-  const lane = laneOf(bucket, ticket);
+  const lane = buckets.laneOf(bucket, ticket);
   const { key, weight, maxInFlight, perMinute } = lane;
   const { document, order, reservation } = ticket;
-  const costs = knownCosts(bucket, ticket.costs, document);
+  const costs = buckets.knownCosts(bucket, ticket.costs, document);
   const ahead = lanes.callsAhead(bucket, lane, ticket);
   const own = reservation?.id ?? null;
   return { lane, key, costs, document, weight, maxInFlight, perMinute, ahead, order, own, serviceMs };

@@ -229,14 +229,6 @@ export const unnamed = callerKey('');
 /** Less than this part of a call is the error of a division. */
 export const rounding = 1e-9;
 
-/** A call in its lane, or about to enter it. */
-export interface Standing {
-  readonly id: TicketId;
-  readonly order: number;
-  /** Absent: it names none. */
-  readonly caller?: CallerKey | undefined;
-}
-
 /** The ticket has entered the lane's line: it stands among the calls of its caller. */
 function joinCaller(lane: Lane, ticket: Ticket): void {
   if (lane.callers === null && ticket.caller === undefined) return;
@@ -318,6 +310,9 @@ export function firstIn({ callers, line }: Lane): TicketId | undefined {
   const next = callers?.turns.first();
   return (next === undefined ? line : callers?.lines.get(next.name)?.line)?.first()?.name;
 }
+
+/** A call in its lane, or about to enter it. */
+type Standing = Pick<Ticket, 'id' | 'order'> & { readonly caller?: CallerKey | undefined };
 
 /** How many calls of the lane go before this one: those of its caller, and of each other one as many as have smaller start tags. */
 export function callsAhead(bucket: Bucket, lane: Lane, { id, order, caller }: Standing): number {

@@ -289,19 +289,14 @@ function learnLevel(meter: Meter, found: ReportedLevel, now: number): void {
   if (cost > 0) noteBurst(meter, units, level.highest - level.lowest, cost, now);
 }
 
-/** Bounds of the level now, under the quota in force. */
-interface Bounds {
-  /** The level if the call arrived as soon as it was sent, and no call granted later was counted yet. */
-  readonly proved: number;
-  /** `proved` plus the calls granted later: the level if calls arrive in the order in which they are sent. */
-  readonly likely: number;
-  /** True when no call was sent so shortly before or after this one that either may have overtaken the other. */
-  readonly isInOrder: boolean;
-  /** The level if the call arrived as late as its response allows, and before every call that it may have overtaken. */
-  readonly upper: number;
-}
-
-function levelBounds(meter: Meter, found: ReportedLevel, now: number): Bounds {
+/**
+ * Bounds of the level now, under the quota in force.
+ * `proved`: if the call arrived as soon as it was sent, and no call granted later was counted yet.
+ * `likely`: with the calls granted later: if calls arrive in the order in which they are sent.
+ * `isInOrder`: no call was sent so shortly before or after this one that either may have overtaken the other.
+ * `upper`: if the call arrived as late as its response allows, and before every call that it may have overtaken.
+ */
+function levelBounds(meter: Meter, found: ReportedLevel, now: number) {
   const { level, mark, sentAt, headAt } = found;
   const { granted, answered, fastestMs, refusal } = meter;
   const unused = meters.unusedUnits(meter);

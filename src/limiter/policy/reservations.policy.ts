@@ -8,10 +8,11 @@
  *
  * Does not own: what is told, and who goes first of those that came back (`scheduler.policy.ts`).
  */
-import type { Costs, MeterName } from '../../call.ts';
+import type { MeterName } from '../../call.ts';
 import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../../ids.ts';
 import {
   type Bucket,
+  type StoredAdmission,
   type Reservation,
   type Ticket,
   addCosts,
@@ -31,19 +32,10 @@ const usualLatenessMs = 250;
 /** A reservation counts as dueReservations this much earlier: times that were added up are not exact. Milliseconds. */
 const roundingMs = 1;
 
-/** A call that may come back. */
-interface Returning {
-  /** Absent: it is a new call. */
-  readonly reservation?: TicketId;
-  readonly lane: LaneKey;
-  readonly costs: Costs;
-  readonly document: string | null;
-}
-
 /** What the call comes back for; `null` = nothing is kept for it, or it takes more than is kept. */
 export function reservationOf(
   bucket: Bucket,
-  { reservation: id, lane, costs, document }: Returning,
+  { reservation: id, lane, costs, document }: StoredAdmission,
   now: number,
 ): Reservation | null {
   const kept = id === undefined ? undefined : bucket.reservations.get(id);

@@ -22,36 +22,22 @@ import {
   type LeaseToken,
 } from '../../ids.ts';
 import { type Settlement, returnGraceMs, type Reserving } from '../limiter.ts';
-import {
-  laneOf,
-  type Bucket,
-  type BucketEvent,
-  type EventReply,
-  type Lane,
-  type Lease,
-  maxInFlightOf,
-  recallPilot,
-  type Ticket,
-  type TimedLesson,
-  type AdmitReply,
-  allWaiting,
-  closedMs,
-  isFull,
-  orderUnit,
-  reopensInMs,
-  type Reservation,
-  type ReserveReply,
-  sequencePerMs,
-  type StoredAdmission,
-  ensureMeter,
-  nextFirstCallAt,
-  noteGrant,
-  type Turns,
-  turnsOf,
-  cappedCosts,
-  knownCosts,
-  serviceCost,
+import * as buckets from './bucket-state.policy.ts';
+import type {
+  Bucket,
+  BucketEvent,
+  EventReply,
+  Lane,
+  Lease,
+  Ticket,
+  TimedLesson,
+  AdmitReply,
+  Reservation,
+  ReserveReply,
+  StoredAdmission,
+  Turns,
 } from './bucket-state.policy.ts';
+import type { SortedNames } from './sorted.policy.ts';
 import * as lanes from './lanes.policy.ts';
 import * as learning from './learning.policy.ts';
 import * as reservations from './reservations.policy.ts';
@@ -128,7 +114,7 @@ function cancel(bucket: Bucket, id: TicketId): void {
 }
 
 function removeWaiting(bucket: Bucket, ticket: Ticket): void {
-  lanes.dequeue(bucket, laneOf(bucket, ticket), ticket);
+  lanes.dequeue(bucket, buckets.laneOf(bucket, ticket), ticket);
   bucket.tickets.delete(ticket.id);
 }
 
@@ -160,7 +146,7 @@ type Said<Kind extends BucketEvent['kind']> = Extract<BucketEvent, { kind: Kind 
 function slotTaken(bucket: Bucket, { lease: token, edge }: Said<'slot_taken'>, now: number): boolean {
   const lease = bucket.leases.get(token);
   if (lease === undefined) return false;
-  const lane = laneOf(bucket, lease.ticket);
+  const lane = buckets.laneOf(bucket, lease.ticket);
   lanes.confirm(lane, lease);
   const isOther = edge?.ceilingTag !== undefined && edge.ceilingTag !== lane.ceilingTag;
   lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
@@ -180,7 +166,7 @@ function settle(
   const lease = bucket.leases.get(token);
   if (lease === undefined || lease.stage === 'abandoned') return false;
   const { ticket } = lease;
-  const lane = laneOf(bucket, ticket);
+  const lane = buckets.laneOf(bucket, ticket);
   const lesson = taught === null ? null : notAfter(taught, now);
   lanes.confirm(lane, lease);
   switch (settlement.kind) {
@@ -208,14 +194,15 @@ function settle(
       slotIsBack(bucket, lane, now);
       break;
     case 'returned':
-      recallPilot(bucket, lease);
+      buckets.recallPilot(bucket, lease);
       endUnsent(bucket, lane, lease, now);
       requeue(bucket, lane, ticket);
       giveBack(bucket, lane, lease, settlement, now);
       break;
     case 'unknown':
       // Its place in a capped lane or bucket stays taken until the lease expires.
-      if (lane.maxInFlight === null && maxInFlightOf(bucket, now) === null) endLease(bucket, lane, lease);
+      if (lane.maxInFlight === null && buckets.maxInFlightOf(bucket, now) === null)
+        endLease(bucket, lane, lease);
       else {
         lease.stage = 'abandoned';
         lease.expiresAt = now + ticket.leaseMs;
@@ -273,7 +260,7 @@ function slotIsBack(bucket: Bucket, lane: Lane, now: number): void {
 /** The ticket is back at its position. */
 function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   ticket.lease = null;
-  ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
+  ticket.costs = buckets.cappedCosts(bucket, buckets.knownCosts(bucket, ticket.costs, ticket.document));
   if (ticket.reservation !== undefined)
     reservations.keep(bucket, { ...ticket.reservation, ticket: ticket.id });
   lanes.enqueue(bucket, lane, ticket);
@@ -341,7 +328,7 @@ export function refusalShown(bucket: Bucket, admission: StoredAdmission, now: nu
 
 /** The admission with what the bucket knows of its costs and of what it comes back for. */
 function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): OrderedAdmission {
-  const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
+  const costs = buckets.cappedCosts(bucket, buckets.knownCosts(bucket, admission.costs, admission.document));
   const kept =
     admission.reservation === undefined
       ? null
@@ -382,14 +369,13 @@ export const ticketOf = (
 export function orderOf({ position, urgency }: StoredAdmission, now: number): number {
   if (position.kind === 'kept') return position.order;
   const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
-  return urgency * orderUnit + Math.floor(at * sequencePerMs);
+  return urgency * buckets.orderUnit + Math.floor(at * buckets.sequencePerMs);
 }
 
 /** What the owner of a ticket that was entered is told. */
 function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
   const { order } = ticket;
-  const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
-  if (lease !== undefined) return { kind: 'granted', order, lease: lease.token, expiresAt: lease.expiresAt };
+  if (ticket.lease !== null) return { kind: 'granted', order };
   const position = positionOf(bucket, ticket.id);
   // Nothing known keeps a ticket waiting that has no position.
   if (position === null) return { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue', order };
@@ -467,7 +453,7 @@ export function reserve(
 function behindReserved(bucket: Bucket, { lane, order }: Pick<Reservation, 'lane' | 'order'>): number {
   let last = order;
   for (const kept of bucket.reservations.values())
-    if (kept.lane === lane && kept.order - order < momentMs * sequencePerMs)
+    if (kept.lane === lane && kept.order - order < momentMs * buckets.sequencePerMs)
       last = Math.max(last, kept.order + 1);
   return last;
 }
@@ -478,12 +464,12 @@ const toldTime = (kept: Reservation | null, at: number, now: number): number =>
 
 /** True when nothing holds a call back that comes now: most calls find it so, and need no forecast. */
 const goesAtOnce = (bucket: Bucket, { lane, costs, maxInFlight }: LanePosition, now: number): boolean =>
-  allWaiting(bucket) === 0 &&
+  buckets.allWaiting(bucket) === 0 &&
   bucket.reservations.size === 0 &&
   bucket.withheld === null &&
-  closedMs(bucket, now) === 0 &&
-  !isFull(bucket, now) &&
-  reopensInMs(bucket, 0, now) === 0 &&
+  buckets.closedMs(bucket, now) === 0 &&
+  !buckets.isFull(bucket, now) &&
+  buckets.reopensInMs(bucket, 0, now) === 0 &&
   (lane === undefined || (lane.asleep.size === 0 && maxInFlight === null)) &&
   costEntries(costs).every(([name, units]) => {
     const meter = bucket.meters.get(name);
@@ -522,21 +508,21 @@ export function pump(bucket: Bucket, now: number): Effects {
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   nextAt = soonest(nextAt, lanes.nextOneDueAt(bucket, now));
-  if (bucket.reservations.size > 0 && allWaiting(bucket) > 0)
+  if (bucket.reservations.size > 0 && buckets.allWaiting(bucket) > 0)
     nextAt = soonest(nextAt, reservations.nextTurn(bucket, now));
   // The fold looks at the bucket when nothing is withheld any more.
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
-  const isWaiting = allWaiting(bucket) > 0;
-  if (isWaiting && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
+  const isWaiting = buckets.allWaiting(bucket) > 0;
+  if (isWaiting && buckets.closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
   // Calls of which replicas have not told yet may hold the places of a cap.
   const withheldUntil =
     bucket.withheld !== null && bucket.withheld.until > now ? bucket.withheld.until : null;
   if (isWaiting && bucket.maxInFlight !== null && withheldUntil !== null)
     return { grants, nextAt: soonest(nextAt, withheldUntil) };
-  while (allWaiting(bucket) > 0) {
+  while (buckets.allWaiting(bucket) > 0) {
     if (left <= 0) return { grants, nextAt: now };
-    if (isFull(bucket, now)) return { grants, nextAt };
-    const nextFirst = nextFirstCallAt(bucket, now);
+    if (buckets.isFull(bucket, now)) return { grants, nextAt };
+    const nextFirst = buckets.nextFirstCallAt(bucket, now);
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, blocked, now);
     if (head === null) return { grants, nextAt };
@@ -600,7 +586,7 @@ function nextHead(bucket: Bucket, blocked: readonly Blocked[], now: number): Rea
     if (reserved !== null) return reserved;
     const best = nextLane(bucket, blocked, now);
     if (best === undefined) return null;
-    const lane = laneOf(bucket, { lane: best.name });
+    const lane = buckets.laneOf(bucket, { lane: best.name });
     const ticket = lanes.headOf(bucket, lane);
     if (ticket === undefined) return null;
     if (isAlive(bucket, ticket.replica, now))
@@ -610,11 +596,7 @@ function nextHead(bucket: Bucket, blocked: readonly Blocked[], now: number): Rea
 }
 
 /** A ready lane. */
-interface NextLane {
-  readonly name: LaneKey;
-  readonly score: number;
-  readonly readyAs: string;
-}
+type NextLane = NonNullable<ReturnType<SortedNames<LaneKey>['first']>> & { readonly readyAs: string };
 
 /** Whose turn it is: of the background when no other lane can go, or first when one of its calls is due. */
 function nextLane(bucket: Bucket, blocked: readonly Blocked[], now: number): NextLane | undefined {
@@ -679,12 +661,12 @@ function nextReserved(bucket: Bucket, blocked: readonly Blocked[], now: number):
 
 /** Milliseconds until every meter of the call has room for it, and for what it leaves free; 0 = now. */
 function roomForHeadInMs(bucket: Bucket, { ticket, isForReservation }: ReadyHead, now: number): number {
-  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const costs = buckets.knownCosts(bucket, ticket.costs, ticket.document);
   const kept =
     isForReservation || bucket.reservations.size === 0 ? null : reservations.keptFreeBy(bucket, ticket, now);
   let maxMs = 0;
   for (const [name, units] of costEntries(costs)) {
-    const meter = ensureMeter(bucket, name, now);
+    const meter = buckets.ensureMeter(bucket, name, now);
     const waiting = bucket.waitingCosts.get(name) ?? 0;
     maxMs = Math.max(maxMs, roomInMs(meter, units, waiting, now));
     const keptUnits = kept?.units.get(name) ?? 0;
@@ -702,7 +684,7 @@ function sweepLeases(bucket: Bucket, now: number): void {
   for (const token of bucket.expiries.upTo(now)) {
     const lease = bucket.leases.get(token);
     if (lease === undefined) continue;
-    const lane = laneOf(bucket, lease.ticket);
+    const lane = buckets.laneOf(bucket, lease.ticket);
     lanes.confirm(lane, lease);
     endLease(bucket, lane, lease);
     if (lease.stage !== 'abandoned') bucket.tickets.delete(lease.ticket.id);
@@ -750,10 +732,10 @@ export function grant(
   const isDue = isBackground(lane.key) && lanes.isOneDue(bucket, now);
   lanes.dequeue(bucket, lane, ticket);
   if (ticket.reservation !== undefined) reservations.forgetReservation(bucket, ticket.reservation.id);
-  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const costs = buckets.knownCosts(bucket, ticket.costs, ticket.document);
   const marks = new Map<MeterName, MeterMark>();
   for (const [name, units] of costEntries(costs))
-    marks.set(name, take(ensureMeter(bucket, name, now), units, now));
+    marks.set(name, take(buckets.ensureMeter(bucket, name, now), units, now));
   const lease: Lease = {
     token,
     ticket,
@@ -766,13 +748,13 @@ export function grant(
   ticket.lease = token;
   bucket.leases.set(token, lease);
   bucket.expiries.set(token, lease.expiresAt);
-  noteGrant(bucket, lease, now);
+  buckets.noteGrant(bucket, lease, now);
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   // The others' turns do not begin later because of it; its lane has had one.
-  const turns = turnsOf(bucket, lane.key);
+  const turns = buckets.turnsOf(bucket, lane.key);
   if (!isForReservation) turns.virtual = Math.max(turns.virtual, lane.start);
   lanes.noteGranted(bucket, lane, lease);
-  const service = serviceCost(bucket, costs);
+  const service = buckets.serviceCost(bucket, costs);
   lane.start += service / lane.weight;
   lanes.takeTurn(lane, ticket, service);
   lane.inFlight += 1;
