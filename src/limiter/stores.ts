@@ -232,10 +232,7 @@ function storesInRedis(parts: StoreParts, settings: RedisSettings, connect: Conn
     createMap: createMapsIn(
       {
         scope,
-        try: async (run) => {
-          const reply = await redis.run('other', run);
-          return reply.kind === 'reply' ? reply.value : null;
-        },
+        try: (run) => redis.run('other', run),
         listen: (of, hears) => void connection.subscribe(of, { ...hears, mayWait }),
       },
       parts.settings.privacy.labelKey,

@@ -215,22 +215,20 @@ export class RedisLog<Event> implements Log<Event> {
   async #ask(events: string | null, returns: boolean): Promise<AppendReply | null> {
     const { redis, replica, clock, actsAlone, maxLogBytes: maxBytes = defaultMaxLogBytes } = this.#parts;
     const number = this.#batch;
-    const reply = await redis.run('append', (client) => {
+    const reply = await redis.run('append', async (client) => {
       const end = this.#knownEnd();
       // An earlier attempt may have been heard as a message, although its reply did not come.
       const unheard = this.#toldBatch === number ? null : events;
       const maxMs = this.#time.isKnown ? Math.max(0, this.now() - end.at) + slackMs : unknownMs;
       const batch = { replica, number, events: unheard, maxMs, maxBytes, keptMs: this.#keptMs };
-      return append(client, this.#names, end, { ...batch, returns: returns && actsAlone });
+      const sentAt = clock.monotonic();
+      const found = await append(client, this.#names, end, { ...batch, returns: returns && actsAlone });
+      if (found.kind === 'whole' && found.appendedAt !== null)
+        this.#time.noteOwn(found.appendedAt, sentAt, clock.monotonic());
+      return found;
     });
-    if (reply.kind === 'unavailable') {
-      this.#goAway();
-      return null;
-    }
-    const { value, sentAt } = reply;
-    if (value.kind === 'whole' && value.appendedAt !== null)
-      this.#time.noteOwn(value.appendedAt, sentAt, clock.monotonic());
-    return value;
+    if (reply === null) this.#goAway();
+    return reply;
   }
 
   #knownEnd(): CopyEnd {
@@ -391,13 +389,10 @@ export class RedisLog<Event> implements Log<Event> {
   // --- Redis
 
   /** `null` when Redis cannot be reached, or this is no longer the state. */
-  async #run<T extends NonNullable<unknown>>(
-    state: State,
-    send: (client: RedisClient) => Promise<T>,
-  ): Promise<T | null> {
+  async #run<T>(state: State, send: (client: RedisClient) => Promise<T>): Promise<T | null> {
     const reply = await this.#parts.redis.run('other', send);
-    if (reply.kind === 'unavailable') this.#goAway();
-    return reply.kind === 'unavailable' || this.#state !== state ? null : reply.value;
+    if (reply === null) this.#goAway();
+    return this.#state === state ? reply : null;
   }
 
   #goAway(): void {

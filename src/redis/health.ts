@@ -15,20 +15,6 @@ import type { RedisClient, RedisConnection } from './connection.ts';
 import { MalformedReply } from './scripts.ts';
 import { redisTrouble, troubleOf, type RedisTrouble } from './trouble.policy.ts';
 
-/** What became of a command. */
-export type Reply<T> =
-  | {
-      readonly kind: 'reply';
-      readonly value: T;
-      /** Monotonic milliseconds at which the attempt that was answered was sent. */
-      readonly sentAt: number;
-    }
-  | Unavailable;
-
-/** Redis did not carry out the command in time; the command may have run, or may run yet. */
-export const unavailable = { kind: 'unavailable' } as const;
-export type Unavailable = typeof unavailable;
-
 /** Time without any success after which Redis counts as unavailable. One more command may still be under way then. */
 const patienceMs = 500;
 const pauseMs = 40;
@@ -39,6 +25,7 @@ const cooldownMs = 30_000;
 const wrongReplyEveryMs = 30_000;
 
 const unknownTrouble = troubleOf('unknown');
+const failed = Symbol('failed');
 
 export interface AvailabilityWatcher {
   readonly onUnavailable: () => void;
@@ -89,20 +76,21 @@ export class RedisHealth {
   }
 
   /**
-   * Sends until one attempt succeeds; `unavailable` at once while Redis is. `send` is called for each attempt and reads the
-   * reply, too: an attempt whose reply is a `MalformedReply` has failed. `once`: it is sent once only.
+   * Sends until one attempt succeeds. `null` = Redis did not carry out the command in time, or is unavailable; the command may have run,
+   * or may run yet. `send` is called for each attempt and reads the reply, too: an attempt whose reply is a `MalformedReply` has failed.
+   * `once`: it is sent once only.
    */
   async run<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
     { once = false }: { readonly once?: boolean } = {},
-  ): Promise<Reply<T>> {
+  ): Promise<T | null> {
     const { clock } = this.#parts;
     let since: number | null = null;
     for (let attempts = 1; this.#takesCommands; attempts += 1) {
       since ??= clock.monotonic();
       const done = await this.#attempt(command, send);
-      if (done.kind !== 'failed') return done;
+      if (done !== failed) return done;
       const now = clock.monotonic();
       // One key's shard may fail while others answer: this command's own time counts as well.
       const failingMs = now - Math.min(this.#failingSince ?? since, since) - this.#stalledMs;
@@ -111,7 +99,7 @@ export class RedisHealth {
       else if (once) break;
       else await new Promise<void>((resolve) => void clock.after(pauseMs, resolve));
     }
-    return unavailable;
+    return null;
   }
 
   /** A connection or a command failed, or the server answers but cannot be used (`RedisUnusable`). */
@@ -140,28 +128,29 @@ export class RedisHealth {
     this.#cancelProbe();
   }
 
+  /** `failed`: another attempt may help. */
   async #attempt<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
-  ): Promise<Reply<T> | { readonly kind: 'failed' }> {
+  ): Promise<T | null | typeof failed> {
     const { connection, clock, telemetry, commandTimeoutMs, tripsOnPermanentError } = this.#parts;
     const sentAt = clock.monotonic();
     try {
       const value = await send(connection.client);
       telemetry.redisCommand(command, clock.monotonic() - sentAt);
       this.#noteSuccess();
-      return { kind: 'reply', value, sentAt };
+      return value;
     } catch (failure) {
       telemetry.count('sluice_redis_errors_total', { kind: kindOf(failure) });
       this.note(failure);
       if (isPermanent(failure)) {
         this.#reportWrong(command, failure);
         if (tripsOnPermanentError) this.#goDown(cooldownMs);
-        return unavailable;
+        return null;
       }
       this.#failingSince ??= sentAt;
       this.#stalledMs = Math.max(this.#stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
-      return { kind: 'failed' };
+      return failed;
     }
   }
 

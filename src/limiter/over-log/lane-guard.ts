@@ -51,7 +51,7 @@ export class RedisLaneGuard {
       const leftMs = await runOwn(client, 'takelane', words);
       return leftMs === null ? taken : busy(amountOf(leftMs));
     });
-    return reply.kind === 'reply' ? reply.value : reply;
+    return reply ?? { kind: 'unavailable' };
   }
 
   /** Frees the lane, if the call has it. */
@@ -59,7 +59,7 @@ export class RedisLaneGuard {
     const words = { keys: [keyOf(call)], argv: [call.lease] };
     const reply = await this.#redis.run('other', (client) => runOwn(client, 'freelane', words));
     // Of a lane only the latest call can still have it.
-    if (reply.kind === 'unavailable') this.#toFree.set(keyOf(call), call);
+    if (reply === null) this.#toFree.set(keyOf(call), call);
   }
 
   #freeLeft(): void {

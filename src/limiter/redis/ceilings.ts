@@ -8,7 +8,7 @@ import { RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../../clock.ts';
 import type { CeilingKey } from '../../ids.ts';
 import type { RedisClient } from '../../redis/connection.ts';
-import { type RedisHealth, type Unavailable, unavailable } from '../../redis/health.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import { amountOf, listOf, malformed, numberOf } from '../../redis/scripts.ts';
 import {
   type CeilingCounts,
@@ -66,7 +66,8 @@ export interface RefusedSlot {
   readonly isDaily: boolean;
 }
 
-type RedisTake = Taken | RefusedSlot | Unavailable;
+/** `unavailable`: Redis is; it may count the slot. */
+type RedisTake = Taken | RefusedSlot | { readonly kind: 'unavailable' };
 
 /** What the library passes on: resolved when a slot was taken, rejected otherwise. */
 export class SlotResult extends RateLimiterRes {
@@ -161,7 +162,8 @@ export class RedisCeilings extends RateLimiterRedis {
           first.asking.ceiling,
           batch.map(({ asking }) => asking),
         );
-        for (const [at, { resolve }] of batch.entries()) resolve(new SlotResult(replies[at] ?? unavailable));
+        for (const [at, { resolve }] of batch.entries())
+          resolve(new SlotResult(replies?.[at] ?? { kind: 'unavailable' }));
       } catch (failure) {
         for (const { reject } of batch) reject(failure);
       }
@@ -169,19 +171,18 @@ export class RedisCeilings extends RateLimiterRedis {
     this.#waiting.delete(limits);
   }
 
-  /** Empty = Redis is unavailable. */
-  async #takeAll({ key, perMinute, perDay }: CeilingRef, asked: readonly Asking[]): Promise<RedisTake[]> {
+  /** `null` = Redis is unavailable. */
+  #takeAll({ key, perMinute, perDay }: CeilingRef, asked: readonly Asking[]): Promise<RedisTake[] | null> {
     const limits = [String(perMinute ?? ''), String(perDay ?? '')];
     const calls = asked.flatMap(({ id, lateMs }) => [id, String(lateMs)]);
     const argv = [...limits, String(ceilingWindowMs), String(daySeconds), '', ...calls];
-    const reply = await this.#redis.run('consume', async (client) => {
+    return this.#redis.run('consume', async (client) => {
       const words = listOf(await runOwn(client, 'consume', { keys: [sendsKey(key), dayKey(key)], argv }));
       if (words.length !== wordsPerSlot * asked.length) return malformed();
       return asked.map((_one, at) =>
         takeOf(words.slice(wordsPerSlot * at, wordsPerSlot * (at + 1)), perMinute),
       );
     });
-    return reply.kind === 'reply' ? reply.value : [];
   }
 
   /** While Redis is unavailable the slot stays taken: the ceiling then allows too few sends, never too many. */
@@ -211,8 +212,8 @@ export class RedisCeilings extends RateLimiterRedis {
     const reply = await this.#redis.run('other', async (client) =>
       listOf(await runOwn(client, 'slots', { keys: [sendsKey(key), dayKey(key)], argv })).map(numberOf),
     );
-    if (reply.kind === 'unavailable') return null;
-    const [live = 0, calls = 0, leftMs = 0, ...agesMs] = reply.value;
+    if (reply === null) return null;
+    const [live = 0, calls = 0, leftMs = 0, ...agesMs] = reply;
     const at = this.#clock.monotonic();
     const every = Math.max(1, Math.ceil(live / maxSends));
     const log = Array.from(
@@ -227,10 +228,10 @@ export class RedisCeilings extends RateLimiterRedis {
     for (let from = 0; from < sends.length; from += sendsPerRestore) {
       const some = sends.slice(from, from + sendsPerRestore);
       const argv = [String(ceilingWindowMs), ...some.flatMap(({ id, ageMs }) => [String(ageMs), id])];
-      const reply = await this.#redis.run('other', (client) =>
+      const missing = await this.#redis.run('other', (client) =>
         runOwn(client, 'restore', { keys: [sendsKey(key)], argv }),
       );
-      if (reply.kind === 'unavailable') return false;
+      if (missing === null) return false;
     }
     return true;
   }

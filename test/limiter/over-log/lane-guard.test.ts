@@ -26,8 +26,7 @@ beforeEach(async () => {
   const started = await startHealth(server);
   server.closes(started);
   const { health } = started;
-  const away = { kind: 'unavailable' } as const;
-  const run: typeof health.run = (...said) => (isAway ? Promise.resolve(away) : health.run(...said));
+  const run: typeof health.run = (...said) => (isAway ? Promise.resolve(null) : health.run(...said));
   const watch: typeof health.watch = ({ onAvailable }) => {
     comesBack = onAvailable;
     return () => {};
