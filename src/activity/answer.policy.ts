@@ -81,7 +81,6 @@ export interface SluiceState {
   readonly configuration: ConfigurationState;
   /** The setting; a replica that has never reached Redis and does not know its share refuses calls with `local`, too. */
   readonly whenDown: WhenDown | null;
-  readonly replicas: number;
   /** Share of new calls that this replica refuses for load, 0 to 1. */
   readonly sheddingShare: number;
 }
@@ -351,12 +350,10 @@ function ofSluice({ limiter, whenDown, sheddingShare }: SluiceState): [number, A
 }
 
 /** Nothing where the latest configuration is in use. */
-function reloadText({ refused, inForceSince }: ConfigurationState): readonly string[] {
-  if (refused === null) return [];
-  const lines = [...new Set(refused.lines)].map(String);
-  const where = lines.length === 0 ? '' : `, line ${listed(lines)}`;
+function reloadText({ refusedAt, inForceSince }: ConfigurationState): readonly string[] {
+  if (refusedAt === null) return [];
   const since = `The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
-  return [`Your configuration was refused at ${clock(refused.at)}${where}. ${since}`];
+  return [`Your configuration was refused at ${clock(refusedAt)}. ${since}`];
 }
 
 /** The answer for all. */

@@ -10,20 +10,14 @@ import { didYouMean } from '../nearest.policy.ts';
 import { UsageError, type CliIo } from './io.ts';
 import { createKey } from './keys.ts';
 
-/** An upstream that a first configuration may have. */
-interface FirstUpstream {
-  /** Its section, without the name; each line begins with what stands under the name. */
-  readonly lines: readonly string[];
-  /** The variable that holds its credential. */
-  readonly secret: string;
-  /** Path behind `/via/` of a call that costs nothing, which begins with the upstream's name. */
-  readonly path: string;
-}
-
 const credential = (header: string, value: string): string =>
   `credential: { header: ${header}, value: '${value}' }`;
 
-const known: Readonly<Record<string, FirstUpstream>> = {
+/**
+ * Upstreams that a first configuration may have. `lines`: the section, without the name. `secret`: the variable that holds the credential.
+ * `path`: behind `/via/`, of a call that costs nothing; it begins with the upstream's name.
+ */
+const known = {
   openai: {
     lines: [
       'kind: language-model',
@@ -45,11 +39,12 @@ const known: Readonly<Record<string, FirstUpstream>> = {
   },
 };
 
+type FirstUpstream = (typeof known)['openai'];
+
 /** The upstream of a name, or of an origin such as `https://api.example.com`. @throws UsageError */
 function firstUpstream(text: string): FirstUpstream {
-  const named = Object.hasOwn(known, text) ? known[text] : undefined;
   const url = URL.parse(text);
-  if (named !== undefined) return named;
+  if (Object.hasOwn(known, text)) return known[text as keyof typeof known];
   if (url?.protocol === 'https:' && url.pathname + url.search + url.hash + url.username === '/')
     return {
       lines: [

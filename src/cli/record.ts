@@ -36,11 +36,7 @@ export async function runRecord(
   }
   if (io.terminals.err) io.err(`Recording for ${seconds} s, and until the last of these calls has ended.`);
   const ends = await Promise.race([Promise.all(parts.map(({ ended }) => ended)), interrupted]);
-  io.out(
-    merged(parts)
-      .map((line) => JSON.stringify(line))
-      .join('\n'),
-  );
+  io.out(merged(parts).join('\n'));
   const troubles = ends.filter((trouble) => trouble !== null);
   for (const trouble of troubles) io.err(`The recording is incomplete: ${trouble}.`);
   return troubles.length === 0 ? 0 : 1;
@@ -51,10 +47,7 @@ async function begin(admin: string, seconds: number): Promise<Part | string> {
   const url = adminUrl(admin, `/recording?seconds=${seconds}`);
   // By no means with a time-out between two lines, which `fetch` has: for minutes nobody may call.
   const request = (url.protocol === 'https:' ? getHttps : getHttp)(url, { agent: false });
-  const response = await once(request, 'response').then(
-    ([response]: IncomingMessage[]) => response,
-    () => undefined,
-  );
+  const [response] = (await once(request, 'response').catch(() => [])) as IncomingMessage[];
   if (response === undefined) return nobodyAt(admin);
   if (response.statusCode !== 200) {
     response.destroy();
@@ -87,8 +80,8 @@ async function begin(admin: string, seconds: number): Promise<Part | string> {
 const isCall = (value: unknown): value is { readonly at: number } =>
   typeof value === 'object' && value !== null && 'at' in value && typeof value.at === 'number';
 
-/** Times count from the earliest start. Clocks of replicas differ by what their machines' do. */
-function merged(parts: readonly Part[]): readonly object[] {
+/** Lines of one recording. Times count from the earliest start. Clocks of replicas differ by what their machines' do. */
+function merged(parts: readonly Part[]): readonly string[] {
   const start = Math.min(...parts.map(({ header }) => Date.parse(header.startedAt)));
   const calls = parts.flatMap(({ header, calls }) => {
     const laterMs = Date.parse(header.startedAt) - start;
@@ -104,5 +97,5 @@ function merged(parts: readonly Part[]): readonly object[] {
   }
   const startedAt = new Date(start).toISOString();
   const first = { sluice: 'recording', version: 1, startedAt, limits };
-  return [first, ...calls.toSorted((a, b) => a.at - b.at)];
+  return [first, ...calls.toSorted((a, b) => a.at - b.at)].map((line) => JSON.stringify(line));
 }

@@ -30,11 +30,8 @@ async function askAdmin(
   const response = await fetch(adminUrl(admin, path), init).catch(() => null);
   if (response?.ok === true) return response;
   const said = problem.safeParse(await response?.json().catch(() => null)).data?.detail;
-  err(
-    response === null
-      ? nobodyAt(admin)
-      : refusedByAdmin(admin, said ?? `The response has status ${response.status}.`),
-  );
+  const words = said ?? `The response has status ${response?.status}.`;
+  err(response === null ? nobodyAt(admin) : refusedByAdmin(admin, words));
   return null;
 }
 
@@ -179,10 +176,7 @@ function rowOf({ workspace, ...lane }: { readonly workspace: string } & Lane): r
  * Whether traffic can be raised, and a row for each workspace on each upstream, those that wait most first. What a screen has no room for
  * is cut off.
  */
-export function picture(
-  { answer, upstreams, replicas, workspaces }: AllActivity,
-  screen: Screen | null,
-): string {
+export function picture({ answer, upstreams, replicas, workspaces }: AllActivity, screen: Screen | null) {
   const rows = workspaces
     .flatMap(({ workspace, upstreams }) => upstreams.map((lane: Lane) => ({ workspace, ...lane })))
     .toSorted((a, b) => (b.waiting ?? 0) - (a.waiting ?? 0) || b.recent.calls - a.recent.calls);

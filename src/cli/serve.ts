@@ -52,14 +52,9 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     onError(error) {
       // Not in the log, because it may name workspaces: its keys are ids of them.
       io.err(errorLine(`The configuration in use stays: ${error.message}`));
-      const problems = error instanceof ConfigError ? error.problems : [];
-      const lines = problems.map(({ line }) => line).filter((line) => line !== null);
-      telemetry.configurationRead('refused', lines);
+      telemetry.configurationRead('refused');
       if (error instanceof ConfigError)
-        log.error('configuration refused, the old one stays', {
-          problems: problems.length,
-          lines: [...new Set(lines)].join(', '),
-        });
+        log.error('configuration refused, the old one stays', { problems: error.problems.length });
       else log.bug('the configuration could not be watched or taken over, the old one stays', error);
     },
   });

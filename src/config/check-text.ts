@@ -71,15 +71,10 @@ export function checkText<Schema extends z.ZodType>(
   if (result.success && missing.length === 0) return result.data;
   const unfilled = new Set(missing.map(({ path }) => pathText(path)));
   const others = findingsOf(result).filter(({ path }) => !unfilled.has(pathText(path)));
-  const problems = [...missing, ...others].map(({ path, ...fault }) => ({
-    ...fault,
-    path: pathText(path),
-    line: document.lineOf(path),
-  }));
-  throw new ConfigError(
-    file,
-    problems.toSorted((a, b) => a.line - b.line),
-  );
+  const problems = [...missing, ...others]
+    .map(({ path, ...fault }) => ({ ...fault, path: pathText(path), line: document.lineOf(path) }))
+    .toSorted((a, b) => a.line - b.line);
+  throw new ConfigError(file, problems);
 }
 
 const findingsOf = ({ error }: z.ZodSafeParseResult<unknown>): Finding[] =>
@@ -251,33 +246,26 @@ function explain(issue: Issue, base: Path = []): Finding[] {
     case 'invalid_value': {
       const words = issue.values.map(String);
       const meant = typeof input === 'string' ? didYouMean(input, words) : '';
-      return one(
-        `must be ${words.length === 1 ? '' : 'one of '}${words.join(', ')}`,
-        `${meant}use one of the words given, or leave the key out for the default`,
-      );
+      const fix = `${meant}use one of the words given, or leave the key out for the default`;
+      return one(`must be ${words.length === 1 ? '' : 'one of '}${words.join(', ')}`, fix);
     }
     case 'too_small':
     case 'too_big': {
-      const bound =
-        issue.code === 'too_big'
-          ? `at most ${issue.maximum}`
-          : `${issue.inclusive ? 'at least' : 'more than'} ${issue.minimum}`;
       if (issue.code === 'too_small' && (issue.origin === 'array' || issue.origin === 'string'))
         return one('is empty', 'give at least one');
-      return one(
-        `must be ${bound}${typeof input === 'number' ? `, not ${input}` : ''}`,
-        'write a number in that range, or leave the key out for the default',
-      );
+      const least = issue.inclusive ? 'at least' : 'more than';
+      const bound = issue.code === 'too_big' ? `at most ${issue.maximum}` : `${least} ${issue.minimum}`;
+      const fix = 'write a number in that range, or leave the key out for the default';
+      return one(`must be ${bound}${typeof input === 'number' ? `, not ${input}` : ''}`, fix);
     }
-    case 'invalid_format':
+    default: {
+      const isFormat = issue.code === 'invalid_format';
+      const form = isFormat ? `write a text that matches ${issue.pattern ?? issue.format}` : null;
       return one(
         'has a form that cannot be used',
-        `write a text that matches ${issue.pattern ?? issue.format}`,
+        form ?? 'see the description of the key in the JSON Schema',
       );
-    case 'invalid_element':
-    case 'invalid_key':
-    case 'not_multiple_of':
-      return one('has a form that cannot be used', 'see the description of the key in the JSON Schema');
+    }
   }
 }
 
@@ -294,10 +282,9 @@ const wanted: Readonly<Record<string, readonly [kind: string, fix: string]>> = {
 };
 
 function kindOf(value: unknown): string {
-  if (value === null) return 'empty';
-  if (Array.isArray(value)) return 'a list';
   if (typeof value === 'number' || typeof value === 'boolean') return String(value);
-  return typeof value === 'string' ? 'a text' : 'a section';
+  if (typeof value === 'string') return 'a text';
+  return value === null ? 'empty' : Array.isArray(value) ? 'a list' : 'a section';
 }
 
 /** Of the forms a value may take, explains the one the writer seems to have meant: the form that got furthest, else the first, and names words that would do. */

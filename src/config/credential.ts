@@ -119,10 +119,7 @@ export const withKeys = (credential: CredentialInput): Exclude<CredentialInput, 
   typeof credential === 'string' ? { value: credential } : credential;
 
 /** Why a token endpoint may not be asked; `null`: it may, or there is none. `allowed`: private addresses that its upstream may have. */
-export function tokenUrlFault(
-  client: Pick<OAuthClient, 'tokenUrl'> | undefined,
-  allowed: PrivateAddresses,
-): is.Fault | null {
+export function tokenUrlFault(client: Pick<OAuthClient, 'tokenUrl'> | undefined, allowed: PrivateAddresses) {
   if (client === undefined) return null;
   const url = URL.parse(client.tokenUrl);
   if (url === null) return { reason: 'is not an absolute URL', fix: 'write https://host/path' };

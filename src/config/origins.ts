@@ -75,11 +75,9 @@ export function insideFault(scheme: string, host: string, allowed: PrivateAddres
     return isOutside ? null : fault('is a private or loopback address', fix);
   }
   if (address === null || addressCheck(allowed)(address)) return null;
+  const elsewhere = 'add its range there, or name another origin';
   if (addressCheck(true)(address))
-    return fault(
-      'is an address outside the ranges of allowPrivateAddresses',
-      'add its range there, or name another origin',
-    );
+    return fault('is an address outside the ranges of allowPrivateAddresses', elsewhere);
   return fault(
     'is an address that is never connected to',
     'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
@@ -87,11 +85,7 @@ export function insideFault(scheme: string, host: string, allowed: PrivateAddres
 }
 
 /** What is wrong with an origin of an upstream of this server; `null`: calls may go there. */
-export function originFault(
-  pattern: OriginPattern,
-  allowed: PrivateAddresses,
-  server: Listening,
-): Fault | null {
+export function originFault(pattern: OriginPattern, allowed: PrivateAddresses, server: Listening) {
   if (isOwnAddress(pattern, server))
     return fault('is Sluice itself', 'name the upstream’s own origin; a loop would wait for itself');
   const inside = insideFault(pattern.scheme, pattern.host, allowed);

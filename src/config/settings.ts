@@ -187,13 +187,12 @@ export function settled(file: FileInput, { path, env }: ConfigSource) {
   /** Where relative paths start. */
   const folder = dirname(path);
   const upstreams = new Map(
-    Object.entries(file.upstreams).map(([name, written]) => [
+    Object.entries(file.upstreams).map(([name, one]) => [
       name,
-      settleUpstream(name, written, file.server, folder),
+      settleUpstream(name, one, file.server, folder),
     ]),
   );
-  // One set for all workspaces that may call each of very many upstreams.
-  const all = new Set(upstreams.keys());
+  const parts = { upstreams, all: new Set(upstreams.keys()), folder };
   return {
     ...file,
     // What the image sets, whose ports are reached from outside of its network only if they listen to it.
@@ -207,10 +206,7 @@ export function settled(file: FileInput, { path, env }: ConfigSource) {
     },
     upstreams,
     workspaces: new Map(
-      Object.entries(file.workspaces).map(([id, written]) => [
-        id,
-        settleWorkspace(id, written, { upstreams, all, folder }),
-      ]),
+      Object.entries(file.workspaces).map(([id, one]) => [id, settleWorkspace(id, one, parts)]),
     ),
     /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
     written: { server: file.server, redis: file.redis, privacy: file.privacy },

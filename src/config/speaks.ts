@@ -341,21 +341,14 @@ function checkParts({ windows = [], bucketBy }: DialectParts, refuse: is.Refuse)
     for (const [index, window] of alike.entries())
       if (alike.findIndex(({ seconds }) => seconds === window.seconds) !== index)
         refuse('is as long as another window', fix, 'windows', windows.indexOf(window));
+    const kept = 'keep the three that hold calls most, and one of a day';
     if (alike.filter(({ seconds }) => seconds < daySeconds).length > 3)
-      refuse(
-        'has more than three windows below a day',
-        'keep the three that hold calls most, and one of a day',
-        'windows',
-      );
+      refuse('has more than three windows below a day', kept, 'windows');
   }
   checkBucketBy(bucketBy, refuse);
   const answers = bucketBy?.filter((one) => typeof one === 'object' && one.kind === 'answer') ?? [];
-  if (answers.length > 1)
-    refuse(
-      'has several fields of responses',
-      'keep the one that has another value for each quota',
-      'bucketBy',
-    );
+  const fix = 'keep the one that has another value for each quota';
+  if (answers.length > 1) refuse('has several fields of responses', fix, 'bucketBy');
 }
 
 /** Parts that any kind of upstream may have: they say what refusals mean, beside what is known of the kind. */
@@ -367,16 +360,11 @@ export const refusalParts: readonly string[] = ['throttledBy', 'permanentBy', 'w
  */
 function checkPace({ windows = [], fields = [] }: DialectParts, refuse: is.Refuse): void {
   if (windows.some(({ calls }) => calls === undefined)) return;
+  const reason = 'tells no limit, so that no call can be paced by it';
   const fix = 'add limit, rate or used, or describe windows; without any of them only refusals are obeyed';
   [fields].flat().forEach(({ limit, used, remaining, rate }, index) => {
-    const hasLimit = limit !== null || rate !== null || (used !== null && remaining !== null);
-    if (!hasLimit && (used !== null || remaining !== null))
-      refuse(
-        'tells no limit, so that no call can be paced by it',
-        fix,
-        'fields',
-        ...(Array.isArray(fields) ? [index] : []),
-      );
+    const isPart = limit === null && rate === null && (used === null) !== (remaining === null);
+    if (isPart) refuse(reason, fix, 'fields', ...(Array.isArray(fields) ? [index] : []));
   });
 }
 

@@ -36,15 +36,10 @@ const pace = is.section(
 const paceKeys = pace.keyof().options;
 
 /** Refuses keys that two sections state. */
-function refuseGivenTwice<Key extends string>(
-  keys: readonly Key[],
-  [outer, inner = {}]: readonly ({ readonly [Name in Key]?: unknown } | undefined)[],
-  nameOfInner: string,
-  refuse: is.Refuse,
-): void {
-  for (const key of keys)
-    if (outer?.[key] !== undefined && inner[key] !== undefined)
-      refuse(`is also given in ${nameOfInner}`, 'keep one of the two', key);
+function refuseGivenTwice(outer: object, inner: object, nameOfInner: string, refuse: is.Refuse): void {
+  const given = is.stated(inner);
+  for (const key of Object.keys(is.stated(outer)))
+    if (Object.hasOwn(given, key)) refuse(`is also given in ${nameOfInner}`, 'keep one of the two', key);
 }
 
 const bucket = is.section(
@@ -86,11 +81,7 @@ const limits = is
       cost: 'Commerce GraphQL cost points. Default: learned from throttleStatus.',
     },
   )
-  .superRefine(
-    is.rule((limits, refuse) =>
-      refuseGivenTwice(bucket.keyof().options, [limits, limits.bucket], 'bucket', refuse),
-    ),
-  );
+  .superRefine(is.rule((limits, refuse) => refuseGivenTwice(limits, limits.bucket ?? {}, 'bucket', refuse)));
 
 const timeouts = is.section(
   {
@@ -177,7 +168,7 @@ export const upstream = is
   .superRefine(
     is.rule((upstream, refuse) => {
       const { kind, speaks, bucketBy, account, credential } = upstream;
-      refuseGivenTwice(paceKeys, [upstream, upstream.limits], 'limits', refuse);
+      refuseGivenTwice(upstream, upstream.limits ?? {}, 'limits', refuse);
       checkBucketBy(bucketBy, refuse);
       // Other kinds have dialects of their own: what an operator adds are words of refusals.
       const spoken = typeof speaks === 'object' ? Object.keys(is.stated(speaks)) : [];

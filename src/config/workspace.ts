@@ -110,20 +110,16 @@ export function checkUpstreamNames(
   refuse: is.Refuse,
 ): void {
   const check = (name: string, ...at: is.Path): void => {
+    const others = `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
+    const fix = `add ${name} to the workspace’s upstreams, or remove this entry`;
     if (!known.includes(name))
       refuse(
         'names an upstream that is not configured',
-        known.length === 0
-          ? 'describe it in upstreams'
-          : `${didYouMean(name, known)}use one of: ${known.join(', ')}`,
+        known.length === 0 ? 'describe it in upstreams' : others,
         ...at,
       );
     else if (upstreams?.includes(name) === false)
-      refuse(
-        'names an upstream that the workspace may not call',
-        `add ${name} to the workspace’s upstreams, or remove this entry`,
-        ...at,
-      );
+      refuse('names an upstream that the workspace may not call', fix, ...at);
   };
   upstreams?.forEach((name, index) => check(name, 'upstreams', index));
   for (const [key, byUpstream] of Object.entries({ requestsPerMinute, requestsPerDay, credentials }))
@@ -135,20 +131,15 @@ export function checkUpstreamNames(
 export interface WorkspaceSettings extends is.Frozen<ReturnType<typeof settleWorkspace>> {}
 export type WorkspaceKey = WorkspaceSettings['keys'][number];
 
-/** `upstreams`: all that the file describes, and in `all` their names. `folder`: where relative paths start. */
-export function settleWorkspace(
-  id: string,
-  written: WorkspaceInput,
-  {
-    upstreams,
-    all,
-    folder,
-  }: {
-    readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
-    readonly all: ReadonlySet<string>;
-    readonly folder: string;
-  },
-) {
+interface FileParts {
+  /** All that the file describes, and their names: one set for all workspaces that may call each of very many. */
+  readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
+  readonly all: ReadonlySet<string>;
+  /** Where relative paths start. */
+  readonly folder: string;
+}
+
+export function settleWorkspace(id: string, written: WorkspaceInput, { upstreams, all, folder }: FileParts) {
   const { accounts = {}, credentials = {}, weight } = written;
   const allowed = written.upstreams === undefined ? all : new Set(written.upstreams);
   /** A ceiling of each upstream: one number that holds for each, or one number by upstream. */

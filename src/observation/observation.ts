@@ -14,11 +14,9 @@ import type { Settings } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
 import { createPage } from '../page/page.ts';
 import { createRecorder } from '../recording/recorder.ts';
-import { nothingKnown } from '../telemetry/events.ts';
 import { createTelemetry, type RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { startTracing } from '../telemetry/tracing.ts';
 import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
-import { noCeilings } from './pressure.ts';
 
 export type ObservationParts = Omit<TelemetryParts, 'activity' | 'listeners'> & {
   /** What the replicas share of it. Absent: there are no others. Closed with the observation. */
@@ -32,11 +30,8 @@ const shareEveryMs = 5_000;
 export function createObservation(started: Settings, parts: ObservationParts) {
   const { clock, shared = embeddedActivity } = parts;
   let settings = started;
-  let gateway: GatewayState = {
-    ...nothingKnown,
-    ceilings: () => Promise.resolve(noCeilings),
-    inForce: () => ({ lanes: [], buckets: [] }),
-  };
+  /** Given once it exists: before, nobody asks. */
+  let gateway: GatewayState;
   /** Labels that were made lately. */
   const labels = new LRUCache<string, string>({
     ...atMost(5_000),

@@ -34,6 +34,8 @@ export function createPressure(parts: {
   const { clock, limiter, ceilings, admission } = parts;
   const lanesUnder = readSeldom(clock, () => Map.groupBy(admission.lanes(), ({ ceiling }) => ceiling));
   const bucketByKey = readSeldom(clock, () => new Map(limiter.snapshot().map((each) => [each.bucket, each])));
+  const lanesOf = (upstream: string): readonly LaneView[] =>
+    [...admission.lanes()].filter((lane) => lane.upstream === upstream);
   /** Used shares of a lane's ceiling, by its latest call. */
   const usedOf = ({ ceilingUse }: LaneView) => {
     const isRecent = ceilingUse !== null && ceilingUse.at >= clock.monotonic() - ceilingWindowMs;
@@ -74,18 +76,14 @@ export function createPressure(parts: {
       return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesLimit(bucket));
     },
     /** Buckets that calls to this upstream named. */
-    bucketsOf: (upstream: string) => [
-      ...new Set(
-        [...admission.lanes()].filter((lane) => lane.upstream === upstream).map(({ bucket }) => bucket),
-      ),
-    ],
+    bucketsOf: (upstream: string) => [...new Set(lanesOf(upstream).map(({ bucket }) => bucket))],
     /** How full the ceilings were that this replica's calls met, by their latest calls. */
     ceilingsUsed(): readonly ObservedCeiling[] {
       return Array.from(admission.lanes(), (lane) => ({ upstream: lane.upstream, ...usedOf(lane) }));
     },
     /** The limits that hold calls to this upstream, as this replica's calls met them. */
     inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'> {
-      const own = [...admission.lanes()].filter((lane) => lane.upstream === upstream);
+      const own = lanesOf(upstream);
       const used = new Set(own.map(({ bucket }) => bucket));
       const now = clock.monotonic();
       return {
@@ -118,7 +116,7 @@ export function createPressure(parts: {
 }
 
 const shown = (state: CeilingState | null): CeilingsNow['perMinute'] =>
-  state === null ? null : { limit: state.limit, remaining: state.remaining, resetMs: state.nextSlotMs };
+  state && { limit: state.limit, remaining: state.remaining, resetMs: state.nextSlotMs };
 
 /** All lanes and buckets are read at once, and at most this often: a view of all workspaces asks for each. Milliseconds. */
 const readGoodMs = 250;

@@ -12,7 +12,8 @@ import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
 import type { CallerKey } from '../ids.ts';
 import type { ShortLived } from '../short-lived.ts';
-import { knownMethods, type CallEnd, type CallInRecording, type FactSink } from './events.ts';
+import { knownMethods } from './events.ts';
+import type { CallEnd, CallInRecording, CountedFact, FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
 import type { CallLogger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
@@ -318,7 +319,7 @@ export class RunningCallRecord {
     return this.workspaceId === null ? noneLabel : this.#to.labels.of(this.workspaceId);
   }
 
-  #counted(fact: Parameters<FactSink['counted']>[2]): void {
+  #counted(fact: CountedFact): void {
     this.#listener?.counted(this.workspaceId ?? '', this.upstream, fact);
   }
 

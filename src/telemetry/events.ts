@@ -78,37 +78,25 @@ export interface PressureSource {
   headrooms(): Promise<ReadonlyMap<string, number>>;
 }
 
-/** What a replica that does nothing yet holds, and how loaded it is, beside its upstreams. */
-export const idleProcess = {
+/** What a replica holds, and how loaded it is, beside its upstreams. */
+export interface ProcessPressure {
   /** Bytes of request bodies, and of responses under way that a repeat may join, held in memory. */
-  heldBytes: 0,
+  readonly heldBytes: number;
   /** Bytes of responses that have ended and are kept in memory for repeats. */
-  keptBytes: 0,
+  readonly keptBytes: number;
   /** Bytes of the heads of open calls. */
-  headBytes: 0,
-  connections: 0,
-  openCalls: 0,
+  readonly headBytes: number;
+  readonly connections: number;
+  readonly openCalls: number;
   /** Sustained delay of the event loop, milliseconds. */
-  eventLoopDelayMs: 0,
+  readonly eventLoopDelayMs: number;
   /** Used share of the memory that the process may have. */
-  memoryRatio: 0,
+  readonly memoryRatio: number;
   /** Share of new calls that is refused for load, 0 to 1. */
-  sheddingShare: 0,
+  readonly sheddingShare: number;
   /** Calls and connections refused since the start because a bound of the process was reached. */
-  overloadRefusals: 0,
-};
-export type ProcessPressure = Readonly<typeof idleProcess>;
-
-/** Before there is a gateway. */
-export const nothingKnown: PressureSource = {
-  process: () => idleProcess,
-  buckets: () => [],
-  ceilingsUsed: () => [],
-  breakers: () => [],
-  pauseOf: () => null,
-  credentials: () => [],
-  headrooms: () => Promise.resolve(new Map()),
-};
+  readonly overloadRefusals: number;
+}
 
 /** How full a workspace's ceiling on an upstream is: used shares of the minute and of the day, 0 to 1. */
 export interface ObservedCeiling {
@@ -174,8 +162,8 @@ export interface LimiterHealth {
 /** Which configuration holds. Unix milliseconds. */
 export interface ConfigurationState {
   readonly inForceSince: number;
-  /** The latest configuration, where it was refused: when, and the lines with a problem. */
-  readonly refused: { readonly at: number; readonly lines: readonly number[] } | null;
+  /** When the latest configuration was refused; `null` = it is in force. */
+  readonly refusedAt: number | null;
 }
 
 /** A value that may stand in a log line. Never a URL, host, header, key, or workspace id. */
@@ -192,15 +180,13 @@ export interface Log {
   bug(message: string, cause: unknown, fields?: LogFields): void;
 }
 
+export type CountedFact = 'throttledRate' | 'throttledPermanent' | 'absorbed';
+
 /** Hears of facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
 export interface FactSink {
   /** A call asks for admission; `costs`: what it is expected to take from meters. */
   arrived(workspaceId: string, upstream: string, costs: Costs): void;
-  counted(
-    workspaceId: string,
-    upstream: string,
-    fact: 'throttledRate' | 'throttledPermanent' | 'absorbed',
-  ): void;
+  counted(workspaceId: string, upstream: string, fact: CountedFact): void;
   ended(workspaceId: string, upstream: string, fact: EndedFact): void;
 }
 

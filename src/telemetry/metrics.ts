@@ -10,17 +10,13 @@ import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom
 import type { MeterName } from '../call.ts';
 import { failureReasons, heldByReasons, limitRefusals, overloadBounds, shedReasons } from '../errors.ts';
 import { packageVersion } from '../version.ts';
-import {
-  leaseLostReasons,
-  limiterModes,
-  outcomes,
-  redisErrorKinds,
-  renewalOutcomes,
-  type ConfigurationState,
-  type LimiterHealth,
-  type LivePressure,
-  type PressureSource,
-  type ProcessPressure,
+import { leaseLostReasons, limiterModes, outcomes, redisErrorKinds, renewalOutcomes } from './events.ts';
+import type {
+  ConfigurationState,
+  LimiterHealth,
+  LivePressure,
+  PressureSource,
+  ProcessPressure,
 } from './events.ts';
 
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0. */
@@ -131,7 +127,7 @@ const credentialEnds: Reading = ({ source }) =>
 
 const modes: Reading = ({ health }) =>
   limiterModes.map((mode) => [{ mode }, mode === health.mode ? 1 : 0] as const);
-const isReloaded: Reading = ({ configuration }) => [[{}, configuration.refused === null ? 1 : 0]];
+const isReloaded: Reading = ({ configuration }) => [[{}, configuration.refusedAt === null ? 1 : 0]];
 const reloadedAt: Reading = ({ configuration }) => [[{}, configuration.inForceSince / 1_000]];
 const build: Reading = () => [[{ version: packageVersion(), node: process.versions.node }, 1]];
 
@@ -180,84 +176,90 @@ const counterRows = Object.entries<Row<readonly string[] | null>>(counters).map(
 const labelsOf = (workspace: string, upstream: string): LabelValues =>
   workspace === '' ? (upstream === '' ? {} : { upstream }) : { workspace, upstream };
 
-export class Metrics {
-  readonly #registry = new Registry();
-  readonly #counters = new Map<string, Counter>();
-  readonly #gauges = new Map<Gauge, Reading>();
-  readonly #histograms = new Map<string, Histogram>();
-  /** Upstreams on which series of a workspace's label have begun; empty names: of none. */
-  readonly #begun = new Map<string, Set<string>>();
+export type Metrics = ReturnType<typeof createMetrics>;
 
-  /** `processMetrics`: process and Node metrics too. Off in tests. */
-  constructor({ processMetrics = false }: { readonly processMetrics?: boolean } = {}) {
-    const named = (name: string, [labels, help]: Row<unknown>) => {
-      const labelNames = labels.split(' ').filter((label) => label !== '');
-      return { name, help, labelNames, registers: [this.#registry] };
-    };
-    for (const { name, row } of counterRows) this.#counters.set(name, new Counter(named(name, row)));
-    for (const [name, row] of Object.entries(gauges)) this.#gauges.set(new Gauge(named(name, row)), row[2]);
-    for (const [name, row] of Object.entries(histograms))
-      this.#histograms.set(name, new Histogram({ ...named(name, row), buckets: row[2] }));
-    this.begin('', '');
-    if (processMetrics) collectDefaultMetrics({ register: this.#registry });
-    // Gauges that prom-client names like counters: `promtool check metrics` refuses them.
-    for (const what of ['handles', 'requests', 'resources'])
-      this.#registry.removeSingleMetric(`nodejs_active_${what}_total`);
-  }
+/** `processMetrics`: process and Node metrics too. Off in tests. */
+export function createMetrics({ processMetrics = false }: { readonly processMetrics?: boolean } = {}) {
+  const registry = new Registry();
+  const named = (name: string, [labels, help]: Row<unknown>) => {
+    const labelNames = labels.split(' ').filter((label) => label !== '');
+    return { name, help, labelNames, registers: [registry] };
+  };
+  const counterOf = new Map(counterRows.map(({ name, row }) => [name, new Counter(named(name, row))]));
+  const readings = Object.entries(gauges).map(
+    ([name, row]) => [new Gauge(named(name, row)), row[2]] as const,
+  );
+  const histogramOf = new Map(
+    Object.entries(histograms).map(([name, row]) => [
+      name,
+      new Histogram({ ...named(name, row), buckets: row[2] }),
+    ]),
+  );
+  /** Upstreams on which series of a workspace's label have begun; empty names: of none. */
+  const begun = new Map<string, Set<string>>();
 
   /** Begins the series of a workspace on an upstream, of an upstream, or of the replica; empty names: of none. */
-  begin(workspace: string, upstream: string): void {
-    const begun = this.#begun.get(workspace) ?? new Set();
-    if (begun.has(upstream)) return;
-    this.#begun.set(workspace, begun.add(upstream));
+  function begin(workspace: string, upstream: string): void {
+    const known = begun.get(workspace) ?? new Set();
+    if (known.has(upstream)) return;
+    begun.set(workspace, known.add(upstream));
     const by = labelsOf(workspace, upstream);
     const scope = Object.keys(by)[0] ?? '';
     for (const row of counterRows)
-      // Few upstreams are only observed: those count their own series (`RunningTelemetry.reckoned`).
+      // Few upstreams are only observed: those count their own series (`reckoned` of telemetry).
       if (row.scope === scope && row.name !== 'sluice_would_refuse_total')
-        for (const series of row.series(by)) this.#counters.get(row.name)?.inc(series, 0);
+        for (const series of row.series(by)) counterOf.get(row.name)?.inc(series, 0);
     if (scope !== 'upstream') return;
-    for (const outcome of outcomes)
-      this.#histograms.get('sluice_queue_wait_seconds')?.zero({ upstream, outcome });
-    this.#histograms.get('sluice_upstream_seconds')?.zero({ upstream });
-    this.#histograms.get('sluice_overhead_seconds')?.zero({ upstream });
+    for (const outcome of outcomes) histogramOf.get('sluice_queue_wait_seconds')?.zero({ upstream, outcome });
+    for (const name of ['sluice_upstream_seconds', 'sluice_overhead_seconds'])
+      histogramOf.get(name)?.zero({ upstream });
   }
 
-  /** A label may have been taken back meanwhile: its series begin anew. */
-  count(name: CounterName, labels: LabelValues = {}, by = 1): void {
-    this.begin(labels['workspace'] ?? '', labels['upstream'] ?? '');
-    this.#counters.get(name)?.inc(labels, by);
-  }
+  begin('', '');
+  if (processMetrics) collectDefaultMetrics({ register: registry });
+  // Gauges that prom-client names like counters: `promtool check metrics` refuses them.
+  for (const what of ['handles', 'requests', 'resources'])
+    registry.removeSingleMetric(`nodejs_active_${what}_total`);
 
-  observe(name: keyof typeof histograms, labels: LabelValues, ms: number): void {
-    this.#histograms.get(name)?.observe(labels, ms / 1_000);
-  }
+  return {
+    begin,
 
-  /** Removes every series of a label that was taken back. */
-  release(workspace: string): void {
-    for (const upstream of this.#begun.get(workspace) ?? [])
-      for (const { name, scope, series } of counterRows)
-        if (scope === 'workspace')
-          for (const labels of series({ workspace, upstream })) this.#counters.get(name)?.remove(labels);
-    this.#begun.delete(workspace);
-  }
+    /** A label may have been taken back meanwhile: its series begin anew. */
+    count(name: CounterName, labels: LabelValues = {}, by = 1): void {
+      begin(labels['workspace'] ?? '', labels['upstream'] ?? '');
+      counterOf.get(name)?.inc(labels, by);
+    },
 
-  /** Text of a scrape and its content type, with gauges as they are at this moment. */
-  async page(format: MetricsFormat, scraped: Scraped) {
-    for (const [gauge, read] of this.#gauges) {
-      gauge.reset();
-      for (const [labels, value] of read(scraped)) gauge.set(labels, value);
-    }
-    const texts: string[] = [];
-    for (const { name } of this.#registry.getMetricsAsArray()) {
-      // A hundred workspaces on thirty upstreams are 60,000 series: calls do not wait for all of them.
-      await setImmediate();
-      texts.push(await this.#registry.getSingleMetricAsString(name));
-    }
-    const body = `${texts.join('\n')}\n`;
-    if (format === 'prometheus') return { contentType: Registry.PROMETHEUS_CONTENT_TYPE, body };
-    // What stands above the series of a counter there has the name without its ending.
-    const open = `${body.replace(/^(# \w+ \S+)_total /gm, '$1 ')}# EOF\n`;
-    return { contentType: Registry.OPENMETRICS_CONTENT_TYPE, body: open };
-  }
+    observe(name: keyof typeof histograms, labels: LabelValues, ms: number): void {
+      histogramOf.get(name)?.observe(labels, ms / 1_000);
+    },
+
+    /** Removes every series of a label that was taken back. */
+    release(workspace: string): void {
+      for (const upstream of begun.get(workspace) ?? [])
+        for (const { name, scope, series } of counterRows)
+          if (scope === 'workspace')
+            for (const labels of series({ workspace, upstream })) counterOf.get(name)?.remove(labels);
+      begun.delete(workspace);
+    },
+
+    /** Text of a scrape and its content type, with gauges as they are at this moment. */
+    async page(format: MetricsFormat, scraped: Scraped) {
+      for (const [gauge, read] of readings) {
+        gauge.reset();
+        for (const [labels, value] of read(scraped)) gauge.set(labels, value);
+      }
+      const texts: string[] = [];
+      for (const { name } of registry.getMetricsAsArray()) {
+        // A hundred workspaces on thirty upstreams are 60,000 series: calls do not wait for all of them.
+        await setImmediate();
+        texts.push(await registry.getSingleMetricAsString(name));
+      }
+      const body = `${texts.join('\n')}\n`;
+      if (format === 'prometheus') return { contentType: Registry.PROMETHEUS_CONTENT_TYPE, body };
+      // What stands above the series of a counter there has the name without its ending.
+      const open = `${body.replace(/^(# \w+ \S+)_total /gm, '$1 ')}# EOF\n`;
+      return { contentType: Registry.OPENMETRICS_CONTENT_TYPE, body: open };
+    },
+  };
 }

@@ -7,20 +7,20 @@ import type { Settings, UpstreamKind, UpstreamSettings } from '../config/setting
 import { limitRefusals, refusals } from '../errors.ts';
 import { ShortLived } from '../short-lived.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
-import {
-  nothingKnown,
-  type ConfigurationState,
-  type FactSink,
-  type LimiterHealth,
-  type LimiterMode,
-  type LiveLane,
-  type LivePressure,
-  type RedisCommand,
-  type RefusedRequest,
+import type {
+  ConfigurationState,
+  FactSink,
+  LimiterHealth,
+  LimiterMode,
+  LiveLane,
+  LivePressure,
+  PressureSource,
+  RedisCommand,
+  RefusedRequest,
 } from './events.ts';
 import { createLabels } from './labels.ts';
 import { createLogger, type LoggerParts } from './logger.ts';
-import { Metrics, type CounterName, type MetricsFormat } from './metrics.ts';
+import { createMetrics, type CounterName, type MetricsFormat } from './metrics.ts';
 import type { Tracing } from './tracing.ts';
 
 /** What the parts of the gateway report to. */
@@ -31,7 +31,7 @@ export interface TelemetryParts extends LoggerParts {
   readonly tracing?: Tracing | null;
   /** Hears of calls as they go; `null` = nobody does. */
   readonly activity?: FactSink | null;
-  readonly metrics?: ConstructorParameters<typeof Metrics>[0];
+  readonly metrics?: Parameters<typeof createMetrics>[0];
 }
 
 /** Parts of the settings that telemetry reads; the label key holds for the life of the process. */
@@ -49,7 +49,7 @@ export type RunningTelemetry = ReturnType<typeof createTelemetry>;
 
 export function createTelemetry(started: TelemetrySettings, parts: TelemetryParts) {
   const { clock, tracing = null, activity = null } = parts;
-  const metrics = new Metrics(parts.metrics);
+  const metrics = createMetrics(parts.metrics);
   const logger = createLogger(started.log, parts);
   const { log } = logger;
   const labels = createLabels(started.privacy.labelKey, clock, {
@@ -59,9 +59,9 @@ export function createTelemetry(started: TelemetrySettings, parts: TelemetryPart
   /** Upstreams whose pressure is shown; calls on others go on. */
   let upstreams: readonly UpstreamSettings[] = [...started.upstreams.values()];
   /** What only the gateway knows; given once it exists. */
-  let source = nothingKnown;
+  let source: PressureSource;
   let health: LimiterHealth = { mode: null, modeSince: 0, redisMs: null };
-  let configuration: ConfigurationState = { inForceSince: clock.now(), refused: null };
+  let configuration: ConfigurationState = { inForceSince: clock.now(), refusedAt: null };
   let isFailureReported = false;
 
   function failed(cause: unknown): void {
@@ -112,13 +112,11 @@ export function createTelemetry(started: TelemetrySettings, parts: TelemetryPart
     labels,
     live,
 
-    /** A configuration was read now and is in use, or was refused for problems in these lines. */
-    configurationRead(result: 'in use' | 'refused', lines: readonly number[] = []): void {
+    /** A configuration was read now. */
+    configurationRead(result: 'in use' | 'refused'): void {
       const at = clock.now();
-      configuration =
-        result === 'in use'
-          ? { inForceSince: at, refused: null }
-          : { ...configuration, refused: { at, lines } };
+      if (result === 'in use') configuration = { inForceSince: at, refusedAt: null };
+      else configuration = { ...configuration, refusedAt: at };
     },
 
     /** Since when the settings in use hold, and what was refused since then. */
@@ -166,7 +164,7 @@ export function createTelemetry(started: TelemetrySettings, parts: TelemetryPart
       guard(() => metrics.count(name, by)),
 
     /** Where gauges read from; the last one given counts. */
-    observe(from: typeof nothingKnown): void {
+    observe(from: PressureSource): void {
       source = from;
     },
 

@@ -5,17 +5,8 @@
  * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace
  * ids, baggage. Nothing is read from a call but its method, form and `traceparent`.
  */
-import {
-  ROOT_CONTEXT,
-  SpanKind,
-  SpanStatusCode,
-  trace,
-  TraceFlags,
-  type Attributes,
-  type Span,
-  type SpanContext,
-  type Tracer,
-} from '@opentelemetry/api';
+import { ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags } from '@opentelemetry/api';
+import type { Attributes, Span, SpanContext, Tracer } from '@opentelemetry/api';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason } from '../errors.ts';

@@ -14,13 +14,15 @@ import { workspaceLabel } from '../../src/identity.ts';
 import { bucketKey } from '../../src/ids.ts';
 import { createObservation } from '../../src/observation/observation.ts';
 import { noCeilings } from '../../src/observation/pressure.ts';
+import { type ObservedBreaker, type ProcessPressure } from '../../src/telemetry/events.ts';
 import {
+  bucketSnapshot,
+  callAt,
+  fixedRandom,
   idleProcess,
+  memoryLines,
   nothingKnown,
-  type ObservedBreaker,
-  type ProcessPressure,
-} from '../../src/telemetry/events.ts';
-import { bucketSnapshot, callAt, fixedRandom, memoryLines } from '../telemetry/drive.ts';
+} from '../telemetry/drive.ts';
 import { listening } from '../support/listening.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
 

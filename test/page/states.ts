@@ -185,9 +185,9 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   'reload refused': {
     says: /^Yes, but your last change is not in force\./,
-    wrongNow: /^Your configuration was refused at \d\d:\d\d.UTC, line 41\. The/,
+    wrongNow: /^Your configuration was refused at \d\d:\d\d.UTC\. The/,
     tone: 'amber',
-    last: ({ telemetry }) => telemetry.configurationRead('refused', [41, 41]),
+    last: ({ telemetry }) => telemetry.configurationRead('refused'),
   },
   'Redis away': {
     says: /^Not now: Redis is away\./,

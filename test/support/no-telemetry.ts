@@ -33,6 +33,6 @@ export const noTelemetry: Telemetry = {
   observe: nothing,
   live: () => [],
   limiterHealth: () => ({ mode: null, modeSince: 0, redisMs: null }),
-  configuration: () => ({ inForceSince: 0, refused: null }),
+  configuration: () => ({ inForceSince: 0, refusedAt: null }),
   log: { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing },
 };

@@ -6,7 +6,7 @@ import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.t
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import type { MetricsFormat } from '../../src/telemetry/metrics.ts';
-import type { EndedFact } from '../../src/telemetry/events.ts';
+import type { EndedFact, PressureSource, ProcessPressure } from '../../src/telemetry/events.ts';
 import { createTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import { fixedCredential, unstatedLimits, upstreamSettings } from '../support/upstream-settings.ts';
 
@@ -109,6 +109,29 @@ export function entered(
   return record;
 }
 
+export const idleProcess: ProcessPressure = {
+  heldBytes: 0,
+  keptBytes: 0,
+  headBytes: 0,
+  connections: 0,
+  openCalls: 0,
+  eventLoopDelayMs: 0,
+  memoryRatio: 0,
+  sheddingShare: 0,
+  overloadRefusals: 0,
+};
+
+/** A gateway that has done nothing yet. */
+export const nothingKnown: PressureSource = {
+  process: () => idleProcess,
+  buckets: () => [],
+  ceilingsUsed: () => [],
+  breakers: () => [],
+  pauseOf: () => null,
+  credentials: () => [],
+  headrooms: () => Promise.resolve(new Map()),
+};
+
 /** Telemetry over two upstreams, with the clock and the lines that drive it. */
 export function driven(given: Partial<TelemetryParts> & { readonly sampleSuccesses?: number } = {}) {
   const clock = settableClock();
@@ -121,6 +144,7 @@ export function driven(given: Partial<TelemetryParts> & { readonly sampleSuccess
     },
     { clock, random: fixedRandom(0.5), destination, ...given },
   );
+  telemetry.observe(nothingKnown);
   const scrape = async (format?: MetricsFormat) => (await telemetry.metrics(format)).body;
   /** Value of one series, or `undefined`. Labels in any order. */
   const value = async (name: string, labels: Record<string, string> = {}) => {

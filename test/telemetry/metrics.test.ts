@@ -1,6 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { idleProcess, nothingKnown } from '../../src/telemetry/events.ts';
-import { bucketSnapshot as snapshot, driven, entered, lm, shop } from './drive.ts';
+import { bucketSnapshot as snapshot, driven, entered, idleProcess, lm, nothingKnown, shop } from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string, upstream = lm): void {
   const call = entered(given, { workspace, upstream });
