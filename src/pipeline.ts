@@ -10,13 +10,8 @@
 import type { Ticket } from './admission/ticket.ts';
 import { authenticate } from './auth/authenticate.ts';
 import type { AdmissionRecord, Audience, Call, Caller, Outcome, Reckoned } from './call.ts';
-import {
-  Attempts,
-  type Attempt,
-  type Progress,
-  reportedAtItsEnd,
-  reportFailure,
-} from './journey/attempts.ts';
+import { Attempts, reportedAtItsEnd, reportFailure } from './journey/attempts.ts';
+import type { Attempt, Progress } from './journey/attempts.ts';
 import { type FlowParts, prepare, type Prepared } from './journey/prepare.ts';
 import { SendChecks } from './journey/send-checks.ts';
 import type { Runtime } from './runtime.ts';
@@ -141,12 +136,8 @@ export class Pipeline {
   };
 }
 
-function recordOf(
-  { attempts, absorbed }: Progress,
-  ticket: Ticket | null,
-  would: Reckoned | null,
-): AdmissionRecord {
+function recordOf({ attempts, absorbed }: Progress, ticket: Ticket | null, would: Reckoned | null) {
   const held = ticket?.held() ?? [];
-  const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
+  const record: AdmissionRecord = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
   return would === null ? record : { ...record, would };
 }

@@ -148,10 +148,7 @@ function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
   };
 }
 
-function isDefaultMeter(
-  { kind, limits: { isDefault }, dialect }: UpstreamSettings,
-  name: MeterName,
-): boolean {
+function isDefaultMeter({ kind, limits: { isDefault }, dialect }: UpstreamSettings, name: MeterName) {
   if (kind === 'commerce') return name === 'requests' && isDefault.bucket;
   if (dialect !== null && dialect.windows.length > 0) return false;
   return (name === 'requests' && isDefault.perMinute) || (name === 'requests_day' && isDefault.perDay);
