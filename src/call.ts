@@ -195,8 +195,7 @@ export type Throttle =
       /** Absent: the bucket. */
       readonly scope?: RefusalScope;
     }
-  | { readonly kind: 'secondary'; readonly waitMs: number | null }
-  | { readonly kind: 'overload'; readonly waitMs: number | null }
+  | { readonly kind: 'secondary' | 'overload'; readonly waitMs: number | null }
   | {
       readonly kind: 'permanent';
       readonly reason: 'quota' | 'unclear' | 'too_large' | 'daily' | 'max_cost' | 'store_state';

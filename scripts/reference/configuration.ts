@@ -1,6 +1,7 @@
 /** The page of the configuration: every key of the file with its type, default and meaning, read from its schema. */
 import { z } from 'zod';
-import { fileSchema } from '../../src/config/settings.ts';
+import { keysAtOnce } from '../../src/config/server.ts';
+import { fileSchema, sectionsAtStart } from '../../src/config/settings.ts';
 
 interface Node {
   readonly type?: string;
@@ -12,13 +13,10 @@ interface Node {
   readonly additionalProperties?: Node | false;
   readonly items?: Node;
   readonly anyOf?: readonly Node[];
-  /** Takes effect at the next start. */
-  readonly restart?: boolean;
 }
 interface Row {
   readonly key: string;
   readonly node: Node;
-  readonly waitsForRestart: boolean;
 }
 
 /** A key whose own keys docs/operate/any-api.md describes. */
@@ -54,23 +52,20 @@ function valueText(node: Node): string {
 }
 
 /** Rows of the keys below a node, each key once. */
-function rowsOf(node: Node, prefix: string, waits: boolean): Row[] {
+function rowsOf(node: Node, prefix: string): Row[] {
   const rows = new Map<string, Row>();
   for (const form of formsOf(node))
     for (const [name, child] of Object.entries(form.properties ?? {})) {
       const key = `${prefix}${name}`;
       if (rows.has(key)) continue;
-      const waitsForRestart = waits || child.restart === true;
-      rows.set(key, { key, node: child, waitsForRestart });
-      for (const row of below(child, key, waitsForRestart)) if (!rows.has(row.key)) rows.set(row.key, row);
+      rows.set(key, { key, node: child });
+      for (const row of below(child, key)) if (!rows.has(row.key)) rows.set(row.key, row);
     }
   return [...rows.values()];
 }
 
 /** Rows of the keys below a key. Entries of a map by upstream have none of their own: the map's row says what they are. */
-function below(node: Node, key: string, waits: boolean): Row[] {
-  return key === end ? [] : rowsOf(node, `${key}.`, waits);
-}
+const below = (node: Node, key: string): Row[] => (key === end ? [] : rowsOf(node, `${key}.`));
 
 const cell = (text: string): string =>
   text.replaceAll('|', '\\|').replaceAll('\n', ' ').replaceAll('<', '&lt;');
@@ -84,7 +79,7 @@ type Descriptions = ReadonlyMap<string, string | undefined>;
 function sectionText(name: string, section: Node, ofServer: Descriptions): string {
   const entry = section.additionalProperties;
   const isMap = entry !== undefined && entry !== false;
-  const all = rowsOf(isMap ? entry : section, '', section.restart === true);
+  const all = rowsOf(isMap ? entry : section, '');
   const described = new Map(all.map(({ key, node }) => [key, node.description]));
   const isBeside = ({ key, node }: Row): boolean =>
     node.description !== undefined && described.get(`limits.${key}`) === node.description;
@@ -92,8 +87,8 @@ function sectionText(name: string, section: Node, ofServer: Descriptions): strin
     key.startsWith('limits.') && ofServer.get(key.slice('limits.'.length)) === node.description;
   const [beside, likeServer] = [all.filter(isBeside), all.filter(isOfServer)];
   const shown = all.filter((row) => !isBeside(row) && !isOfServer(row));
-  const waits = shown.filter(({ waitsForRestart }) => waitsForRestart);
-  const reloads = shown.filter(({ waitsForRestart }) => !waitsForRestart);
+  const isAtStart = (sectionsAtStart as readonly string[]).includes(name);
+  const reloads = shown.filter(({ key }) => keysAtOnce.includes(key));
   const but = reloads.length === 0 ? '' : ` but ${named(reloads)}`;
   const rows = shown.map(({ key, node }) => {
     const words = (node.description ?? '').replace(/ "none" = no [a-z]+\./, '');
@@ -103,7 +98,7 @@ function sectionText(name: string, section: Node, ofServer: Descriptions): strin
   const text = [
     section.description ?? '',
     isMap ? `Keys of each entry of \`${name}\`:` : '',
-    waits.length === 0 ? '' : `**At the next start**: all keys${but}.`,
+    isAtStart ? `**At the next start**: all keys${but}.` : '',
   ].filter((line) => line !== '');
   const paragraphs = [
     ...(text.length === 0 ? [] : [text.join(' ')]),

@@ -50,19 +50,15 @@ export interface Breaker {
   readonly until: number;
 }
 
-/** What an attempt shows of the upstream. */
-export type Observation =
-  | {
-      readonly kind: 'refused';
-      readonly status: number;
-      readonly throttle: Throttle;
-      readonly said: ProviderError | null;
-    }
-  | { readonly kind: 'succeeded' }
-  /** Neither: it broke, was refused for a reason of its own, or was not made. */
-  | { readonly kind: 'silent' };
+interface Refused {
+  readonly kind: 'refused';
+  readonly status: number;
+  readonly throttle: Throttle;
+  readonly said: ProviderError | null;
+}
 
-type Refused = Extract<Observation, { kind: 'refused' }>;
+/** What an attempt shows of the upstream. `silent`: neither, because it broke, was refused for a reason of its own, or was not made. */
+export type Observation = Refused | { readonly kind: 'succeeded' | 'silent' };
 
 /**
  * The breaker after a refusal. Refusals of calls that were sent before it opened change nothing.

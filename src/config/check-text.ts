@@ -258,14 +258,14 @@ function explain(issue: Issue, base: Path = []): Finding[] {
       const fix = 'write a number in that range, or leave the key out for the default';
       return one(`must be ${bound}${typeof input === 'number' ? `, not ${input}` : ''}`, fix);
     }
-    default: {
-      const isFormat = issue.code === 'invalid_format';
-      const form = isFormat ? `write a text that matches ${issue.pattern ?? issue.format}` : null;
-      return one(
-        'has a form that cannot be used',
-        form ?? 'see the description of the key in the JSON Schema',
-      );
+    case 'invalid_format': {
+      const fix = `write a text that matches ${issue.pattern ?? issue.format}`;
+      return one('has a form that cannot be used', fix);
     }
+    case 'invalid_element':
+    case 'invalid_key':
+    case 'not_multiple_of':
+      return one('has a form that cannot be used', 'see the description of the key in the JSON Schema');
   }
 }
 

@@ -213,9 +213,12 @@ export function settled(file: FileInput, { path, env }: ConfigSource) {
   };
 }
 
+/** Sections of whose keys, but for those of `keysAtOnce`, a new value waits for the next start. */
+export const sectionsAtStart = ['server', 'redis', 'privacy'] as const;
+
 /** Keys of the file whose new value waits for a restart; empty = everything takes effect now. Shows no value. */
 export const restartKeys = ({ written: started }: Settings, { written: next }: Settings): readonly string[] =>
-  (['server', 'redis', 'privacy'] as const).flatMap((name) => {
+  sectionsAtStart.flatMap((name) => {
     const [before, after]: (Readonly<Record<string, unknown>> | undefined)[] = [started[name], next[name]];
     if (before === undefined || after === undefined) return before === after ? [] : [name];
     return Object.keys({ ...before, ...after })
