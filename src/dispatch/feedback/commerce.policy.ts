@@ -31,8 +31,8 @@ const ofStore = [402, 423, 430, 540];
 
 /** What a status means in REST and GraphQL alike; `null` = nothing, or too many requests, which each says in its own way. */
 function commerceStatus({ status, statedMs }: ResponseReader): Throttle | null {
-  if (ofStore.includes(status)) return { kind: 'permanent', reason: 'store_state', waitMs: statedMs };
-  return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
+  if (ofStore.includes(status)) return { kind: 'permanent', reason: 'store_state', waitMs: statedMs() };
+  return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs() } : null;
 }
 
 // REST
@@ -69,7 +69,7 @@ function learnFromRest(response: ResponseReader): Feedback {
   const refused = status === 429 ? (body ?? '') : null;
   const calls = callLimitOf(response.fields);
   const throttle =
-    refused === null ? commerceStatus(response) : tooManyCalls(refused, calls, response.statedMs);
+    refused === null ? commerceStatus(response) : tooManyCalls(refused, calls, response.statedMs());
   if (calls === null) return { meters: [], throttle };
   // The counter is rounded up: `1/40` is anything above 0 and up to 1.
   const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
@@ -118,7 +118,8 @@ const tailCost = (text: string): QueryCost | null =>
   asCost(lastObject(text, 'cost', (value) => asCost(value) !== null));
 
 function learnFromGraphql(response: ResponseReader): Feedback {
-  const { json, body, status } = response;
+  const { body, status } = response;
+  const json = response.json();
   const cost = isRecord(json) ? asCost(recordAt(recordAt(json, 'extensions'), 'cost')) : tailCost(body ?? '');
   const refused = refusalIn(json) ?? (status === 429 ? 'throttled' : null);
   // The bucket never holds what such a query asks for, however long it waits.
@@ -126,7 +127,7 @@ function learnFromGraphql(response: ResponseReader): Feedback {
     refused === 'throttled' && (cost?.requested ?? 0) > (cost?.max ?? Infinity) ? 'max_cost' : refused;
   const throttle: Throttle | null =
     refusal === 'throttled'
-      ? { kind: 'rate', waitMs: response.statedMs ?? restoreWaitMs(cost), meter: 'cost' }
+      ? { kind: 'rate', waitMs: response.statedMs() ?? restoreWaitMs(cost), meter: 'cost' }
       : refusal === 'max_cost'
         ? { kind: 'permanent', reason: 'max_cost', waitMs: null }
         : commerceStatus(response);

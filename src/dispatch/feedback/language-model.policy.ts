@@ -46,9 +46,9 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const { fields, body, at } = response;
   // A success without the word is not parsed.
   const mayHoldError = response.status < 400 && body !== null && isErrorText(body);
-  const errorStatus = mayHoldError ? statusInside(response.json) : null;
+  const errorStatus = mayHoldError ? statusInside(response.json()) : null;
   const status = errorStatus ?? response.status;
-  const refused = status >= 400 ? refusedIn(response.json, status, body ?? '') : null;
+  const refused = status >= 400 ? refusedIn(response.json(), status, body ?? '') : null;
   const own = modelReadings(fields, at);
   const readings = own.length > 0 ? own : unownedReadings(refused?.error?.fields ?? fields, at);
   const reports = reportsOf(readings);
@@ -72,12 +72,14 @@ export function learnFromModel(response: ResponseReader): Feedback {
 }
 
 function throttleOf(
-  { statedMs, bodyMs, fields }: ResponseReader,
+  response: ResponseReader,
   status: number,
   readings: readonly Reading[],
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
+  const { fields } = response;
+  const [statedMs, bodyMs] = [response.statedMs(), response.bodyMs()];
   const toldMs = statedMs ?? bodyMs;
   let { verdict } = refused;
   // Mistral, to a key without an allowance: no minute brings one.
@@ -137,8 +139,9 @@ const requestedTokens = ({ meter, requested }: LimiterMessage): number | undefin
 function scopeOf(stated: QuotaScope, fields: Fields): QuotaScope | undefined {
   const organization = fields.get('openai-organization') ?? stated.organization;
   const project = fields.get('openai-project') ?? stated.project;
-  const scope = given({ organization, project, family: stated.family });
-  return Object.keys(scope).length === 0 ? undefined : scope;
+  const { family } = stated;
+  if (organization === undefined && project === undefined && family === undefined) return undefined;
+  return given({ organization, project, family });
 }
 
 // One event inside a 200 event stream, which may turn into a refusal after its head said success

@@ -224,7 +224,7 @@ function refusalByStatus(response: ResponseReader, meters: readonly MeterReport[
   const mayBeLimited = dialect.throttledBy.length === 0 && [403, 418, 420].includes(status);
   const isLimited =
     mayBeLimited &&
-    (limited.test(body ?? '') || (status !== 403 && (response.statedMs ?? response.bodyMs) !== null));
+    (limited.test(body ?? '') || (status !== 403 && (response.statedMs() ?? response.bodyMs()) !== null));
   return status === 429 || isLimited ? { kind: 'rate', waitMs: null, meter: meterOf(dialect, meters) } : null;
 }
 
@@ -237,12 +237,12 @@ function throttleOf(response: ResponseReader, { throttle: known, meters }: Feedb
     .toSorted((a, b) => exactness(b) - exactness(a));
   if (condition === null && (known === null || known.kind === 'permanent')) return known;
   const scope = condition?.scope === undefined ? {} : { scope: condition.scope };
-  const statedMs = describedWaitMs(waitIn, response) ?? known?.waitMs ?? response.statedMs;
+  const statedMs = describedWaitMs(waitIn, response) ?? known?.waitMs ?? response.statedMs();
   if (condition !== null && permanentBy.includes(condition))
     return { kind: 'permanent', reason: 'quota', waitMs: statedMs ?? condition.waitMs, ...scope };
   const waitMs =
     statedMs ??
-    response.bodyMs ??
+    response.bodyMs() ??
     exhaustedForMs(readingsOf(response)) ??
     namedWaitMs(fields, at) ??
     condition?.waitMs ??
@@ -268,7 +268,7 @@ function textAt(place: WaitPlace, { fields, json, body }: ResponseReader): strin
   if (place.kind === 'field') return valueOf(place.field, fields);
   if (place.kind === 'sentence')
     return new RegExp(place.pattern, 'i').exec((body ?? '').slice(0, maxText))?.[1];
-  const value = valueAt(json, place.pointer);
+  const value = valueAt(json(), place.pointer);
   return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
 }
 

@@ -98,6 +98,7 @@ function flatten(error: JsonRecord): ModelError {
   const violations = parts.flatMap((part) => [part['violations']].flat());
   const type = stringAt(error, 'type') ?? stringAt(error, 'status') ?? '';
   const metadata = recordAt(error, 'metadata');
+  const headers = Object.entries(recordAt(metadata, 'headers') ?? {});
   // Numbers, and texts that begin with one: `"429"`, `"429 Too Many Requests"`.
   const statuses = statusMembers.flatMap(
     (name) => /^\s*([45]\d\d)(?![\d.])/.exec(word(error[name]))?.[1] ?? [],
@@ -110,16 +111,11 @@ function flatten(error: JsonRecord): ModelError {
       type,
     ].map((name) => name.toLowerCase()),
     type: type.toLowerCase(),
-    said: providerError({ type: error['type'] ?? error['status'], code: error['code'] }),
+    said: providerError(error['type'] ?? error['status'], error['code']),
     message: stringAt(error, 'message') ?? '',
     status: statuses[0] === undefined ? null : Number(statuses[0]),
     isDaily: violations.some((one) => stringAt(one, 'quotaId')?.includes('PerDay') === true),
-    fields: new Map(
-      Object.entries(recordAt(metadata, 'headers') ?? {}).map(([name, value]) => [
-        name.toLowerCase(),
-        word(value),
-      ]),
-    ),
+    fields: new Map(headers.map(([name, value]) => [name.toLowerCase(), word(value)])),
   };
 }
 
@@ -179,15 +175,10 @@ function wordOf(value: unknown): string | null {
 }
 
 /** Of the type (or, as Google calls it, status) and the code of an error what is known; `null` = neither is. */
-export function providerError(members: {
-  readonly type: unknown;
-  readonly code: unknown;
-}): ProviderError | null {
-  const type = wordOf(members.type);
-  const { code: written } = members;
-  const isStatus =
-    (typeof written === 'number' || typeof written === 'string') && /^[45]\d\d$/.test(String(written));
-  const code = isStatus ? written : wordOf(written);
+export function providerError(saidType: unknown, said: unknown): ProviderError | null {
+  const type = wordOf(saidType);
+  const isStatus = (typeof said === 'number' || typeof said === 'string') && /^[45]\d\d$/.test(String(said));
+  const code = isStatus ? said : wordOf(said);
   return type === null && code === null ? null : { type, code };
 }
 

@@ -40,26 +40,20 @@ export function readerOf(facts: ResponseFacts, dialect: Dialect) {
   const { fields, body, nowMs } = facts;
   const at: ResponseTime = { date: fields.get('date'), now: nowMs };
   let parsed: { readonly value: unknown } | null = null;
-  return {
-    ...facts,
-    /** Of an upstream that nobody has described it is empty. */
-    dialect,
-    at,
-    /** The body as JSON; `undefined`: it is none, or nobody has read it. */
-    get json(): unknown {
-      return (parsed ??= { value: body === null ? undefined : parseJson(body) }).value;
-    },
-    /** The wait that `Retry-After` or a field like it states, milliseconds; `null`: none does. The body may complete it. */
-    get statedMs(): number | null {
-      const waitMs = retryAfterMs(fields, nowMs);
-      return waitMs && completedMs(waitMs, this.bodyMs);
-    },
-    /** The wait that the body states, 1 ms to a day; `null`: it names none, or nobody has read it. */
-    get bodyMs(): number | null {
-      if (body === null) return null;
-      return this.json === undefined ? sentenceWaitMs(body, at) : parsedWaitMs(this.json, at);
-    },
+  /** The body as JSON; `undefined`: it is none, or nobody has read it. */
+  const json = (): unknown => (parsed ??= { value: body === null ? undefined : parseJson(body) }).value;
+  /** The wait that the body states, 1 ms to a day; `null`: it names none, or nobody has read it. */
+  const bodyMs = (): number | null => {
+    if (body === null) return null;
+    return json() === undefined ? sentenceWaitMs(body, at) : parsedWaitMs(json(), at);
   };
+  /** The wait that `Retry-After` or a field like it states, milliseconds; `null`: none does. The body may complete it. */
+  const statedMs = (): number | null => {
+    const waitMs = retryAfterMs(fields, nowMs);
+    return waitMs && completedMs(waitMs, bodyMs());
+  };
+  /** `dialect`: empty where nobody has described one. */
+  return { ...facts, dialect, at, json, bodyMs, statedMs };
 }
 
 // Belief. A bucket is shared, and while it is held shut no further response comes that could set it right: one absurd number,
