@@ -178,37 +178,36 @@ export class IdleClosings {
  */
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
-  const watched = new WeakSet<Socket>();
-  /** Unused connections, since when. Monotonic milliseconds. */
-  const unused = new WeakMap<Socket, { readonly at: number; readonly closings: IdleClosings }>();
   const origins = new LRUCache<string, IdleClosings>({
     ...atMost(1_000),
     memoMethod: () => new IdleClosings(),
   });
+  const closingsOf = new WeakMap<Socket, IdleClosings>();
+  /** Of connections that are unused now. Monotonic milliseconds. */
+  const unusedSince = new WeakMap<Socket, number>();
+  const ageMs = (socket: Socket): number => clock.monotonic() - (unusedSince.get(socket) ?? -Infinity);
   const isOverdue = (socket: Socket): boolean => {
-    const kept = unused.get(socket);
-    const now = clock.monotonic();
     const byNode = (socket.timeout ?? 0) - overdueMarginMs;
-    return kept === undefined || now - kept.at >= Math.min(byNode, kept.closings.usableMs(now));
-  };
-  /** What is overdue was closed by this process. */
-  const learn = (socket: Socket): void => {
-    const kept = isOverdue(socket) ? undefined : unused.get(socket);
-    const now = clock.monotonic();
-    if (kept !== undefined) kept.closings.note(now - kept.at, now);
+    const byOrigin = closingsOf.get(socket)?.usableMs(clock.monotonic()) ?? Infinity;
+    return ageMs(socket) >= Math.min(byNode, byOrigin);
   };
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
     if (!keep(socket)) return false;
-    if (!watched.has(socket)) socket.once('close', () => learn(socket));
-    watched.add(socket);
-    const closings = origins.memo(`${socket.remoteAddress} ${socket.remotePort}`);
-    unused.set(socket, { at: clock.monotonic(), closings });
+    if (!closingsOf.has(socket)) {
+      const closings = origins.memo(`${socket.remoteAddress} ${socket.remotePort}`);
+      closingsOf.set(socket, closings);
+      // One that is overdue was closed by this process; one in use was not closed for being unused.
+      socket.once('close', () => {
+        if (!isOverdue(socket)) closings.note(ageMs(socket), clock.monotonic());
+      });
+    }
+    unusedSince.set(socket, clock.monotonic());
     return true;
   };
   const reuse = pool.reuseSocket.bind(pool);
   pool.reuseSocket = (socket, request) => {
-    unused.delete(socket);
+    unusedSince.delete(socket);
     reuse(socket, request);
   };
   const add = pool.addRequest.bind(pool);

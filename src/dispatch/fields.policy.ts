@@ -321,15 +321,10 @@ export type CookieScope =
   | { readonly kind: 'unchanged' }
   | { readonly kind: 'withheld' };
 
-/** @param pathAndQuery the upstream's part of `rawUrl`, as the client wrote it */
-export function cookieScope(
-  { form, rawUrl }: { readonly form: 'proxy' | 'via' | 'activity'; readonly rawUrl: string },
-  pathAndQuery: string,
-  cookies: 'scoped' | 'pass',
-): CookieScope {
-  if (form !== 'via') return { kind: cookies === 'pass' ? 'unchanged' : 'withheld' };
+export function cookieScope({ form, rawUrl }: Pick<Call, 'form' | 'rawUrl'>, route: Route): CookieScope {
+  if (form !== 'via') return { kind: route.upstream.cookies === 'pass' ? 'unchanged' : 'withheld' };
   const own = withoutQuery(rawUrl);
-  const path = withoutQuery(pathAndQuery);
+  const path = withoutQuery(route.pathAndQuery);
   // The client's own spelling, because it is the client that compares paths.
   return { kind: 'under', prefix: own.endsWith(path) ? own.slice(0, -path.length) : own, path };
 }

@@ -14,12 +14,8 @@ const maxResponseLength = 65_536;
 
 /** An endpoint that takes longer is too slow to be waited for: one more try is worth more. Milliseconds. */
 export const endpointLimitMs = 10_000;
-const timeouts = {
-  connectMs: endpointLimitMs,
-  headMs: endpointLimitMs,
-  idleMs: endpointLimitMs,
-  totalMs: endpointLimitMs,
-};
+const ms = endpointLimitMs;
+const timeouts = { connectMs: ms, headMs: ms, idleMs: ms, totalMs: ms };
 
 export const createEndpoint =
   (parts: AgentParts): SendTokenRequest =>

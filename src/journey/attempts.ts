@@ -6,7 +6,7 @@
  */
 import { Buffer } from 'node:buffer';
 import type { Lease } from '../admission/ticket.ts';
-import type { AdmissionRecord, Feedback, Outcome, Call, ResponseHead } from '../call.ts';
+import type { AdmissionRecord, Outcome, Call, ResponseHead } from '../call.ts';
 import { type AttemptResult, type Sending, statusOf } from '../dispatch/dispatcher.ts';
 import { spentOf } from '../dispatch/feedback/response.policy.ts';
 import { readAhead } from '../dispatch/read-response.ts';
@@ -242,8 +242,11 @@ function endAnswered(lease: Lease, answered: Answered, { closes, closeMs }: Pass
     lease.settle({ kind: 'succeeded', spent: spent(answered) }, lesson);
   const done = (): void => {
     const late = bodyFeedback?.() ?? null;
-    if (late !== null && late.throttle !== null) lease.settle(...lateThrottle(late, answered.lesson()));
-    else succeeded(null);
+    if (late === null || late.throttle === null) return succeeded(null);
+    // A stream that turned into a throttle closes the bucket for all workspaces, at its end; its own client has seen the event. What the
+    // event states holds now, however long ago the head came.
+    const lesson = { ...answered.lesson(), feedback: late, headAgoMs: 0 };
+    lease.settle(throttled(late.throttle.waitMs ?? lateThrottleMs, 0), lesson);
   };
   if (closeMs > 0 && (closes === 'bucket' || closes === 'credential')) {
     lease.settle(throttled(closeMs, 0, closes), answered.lesson());
@@ -263,15 +266,6 @@ function endAnswered(lease: Lease, answered: Answered, { closes, closeMs }: Pass
 /** What the upstream says that it took for the call; `null` = it does not say. */
 const spent = (answered: Answered): ReturnType<typeof spentOf> =>
   spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.() ?? null);
-
-/**
- * A stream that turned into a throttle closes the bucket for all workspaces, at its end; its own client has seen the event. What the
- * event states holds now, however long ago the head came. `lesson`: of the response, with its ages as of now.
- */
-const lateThrottle = (feedback: Feedback, lesson: Lesson): [Settlement, Lesson] => [
-  throttled(feedback.throttle?.waitMs ?? lateThrottleMs, 0),
-  { ...lesson, feedback, headAgoMs: 0 },
-];
 
 // What a client gets of the final result of its call's attempts, the fields of the upstream's response, cleaned, or a refusal, and how
 // the call's end is reported to telemetry.
@@ -300,7 +294,7 @@ export function fieldsForClient(
 ): Outcome['fields'] {
   const { keyFields, routes } = egress;
   const { upstream, origin, pathAndQuery } = route;
-  const cookies = cookieScope(call, pathAndQuery, upstream.cookies);
+  const cookies = cookieScope(call, route);
   /** Links of the same upstream lead the client back to us. */
   const baseFor = (url: URL): string | null => {
     const prefix = routes.viaPrefix(upstream, url);

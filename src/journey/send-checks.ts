@@ -89,7 +89,12 @@ export class SendChecks {
    * another one is there or on its way.
    */
   learn(result: AttemptResult): boolean | Promise<boolean> {
-    this.#observe(result);
+    const observation = observationOf(result);
+    // A probe lasts until an attempt of its call shows whether the upstream still refuses.
+    if (observation.kind !== 'silent') {
+      this.#parts.breakers.observe(this.#call.request.subject, this.#probed, observation);
+      this.#probed = notProbing;
+    }
     if (result.kind === 'failed' || this.#sent === null) return false;
     const isRefused = result.feedback.refusesCredential === true;
     return isRefused && this.#parts.credentials.refused(this.#sent, this.#sent.version);
@@ -117,14 +122,6 @@ export class SendChecks {
     const detail =
       'While the call waited, the operator removed this upstream, or took it from the workspace.';
     throw new Refusal('target_forbidden', { detail, param: 'target' });
-  }
-
-  /** A probe lasts until an attempt of its call shows whether the upstream still refuses. */
-  #observe(result: AttemptResult): void {
-    const observation = observationOf(result);
-    if (observation.kind === 'silent') return;
-    this.#parts.breakers.observe(this.#call.request.subject, this.#probed, observation);
-    this.#probed = notProbing;
   }
 
   /**

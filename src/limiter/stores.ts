@@ -233,7 +233,7 @@ function storesInRedis(parts: StoreParts, settings: RedisSettings, connect: Conn
       {
         scope,
         try: (run) => redis.run('other', run),
-        listen: (of, hears) => void connection.subscribe(of, { ...hears, mayWait }),
+        listen: (of, onMessage) => void connection.subscribe(of, { onMessage, onReady() {}, mayWait }),
       },
       parts.settings.privacy.labelKey,
     ),

@@ -25,7 +25,7 @@ export interface MapRedis {
   readonly scope: string;
   /** What `run` resolves with; `null` when Redis does not answer. Never rejects, and takes a bounded time. */
   try<T>(run: (client: RedisClient) => Promise<T>): Promise<T | null>;
-  listen(channel: string, listener: Pick<SubscriptionListener, 'onMessage' | 'onReady'>): void;
+  listen(channel: string, onMessage: (text: string) => void): void;
 }
 
 export interface RedisMapParts<V> extends MapSpec<V> {
@@ -61,7 +61,7 @@ export class RedisMap<V> implements SharedMap<V> {
       const found = this.#entryIn({ name: entryName }, Buffer.from(entry, 'base64'), Number(ttlMs));
       if (found.kind === 'entry' && Number.isFinite(found.leftMs)) onChange(entryName, found);
     };
-    redis.listen(this.#channel, { onMessage, onReady() {} });
+    redis.listen(this.#channel, onMessage);
   }
 
   async read(key: MapKey): Promise<Reading<V>> {

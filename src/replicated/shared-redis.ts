@@ -22,7 +22,7 @@ export function createSharedRedis(
   let isClosed = false;
   return {
     scope: `${settings.database}:${settings.keyPrefix}`,
-    listen: (channel, listener) => void connection.subscribe(channel, listener),
+    listen: (channel, onMessage) => void connection.subscribe(channel, { onMessage, onReady() {} }),
     async try(run) {
       try {
         const isReady = await isReadyWithin(connection, connectWithinMs, parts.clock);
