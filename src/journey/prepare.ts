@@ -122,7 +122,8 @@ export function prepare(received: Received, parts: FlowParts): Prepared {
     elapsedMs: now - call.receivedAt,
   };
   const maxWaitMs = maxWaitMsOf(patience, limits);
-  const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account });
+  const repeating = { call, caller, route, body, fields, labelKey, account };
+  const repeatKey = repeatKeyOf(repeating);
   const { reservation, ...reserved } = reservationOf(fields, { repeatKey, lane, limits, labelKey });
   const { costKey } = description;
   const request: AdmissionRequest = {
@@ -175,7 +176,7 @@ export function prepare(received: Received, parts: FlowParts): Prepared {
     repeatKey,
     asksForWait: patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000,
     ownQuota: own,
-    replacedFields: repeatKey?.marker === 'key' ? replacedIn(received, fields) : null,
+    replacedFields: repeatKey?.marker === 'key' ? keysOfSharedCredential(repeating, run) : null,
   };
 }
 
@@ -218,16 +219,6 @@ function reservationOf(
 }
 
 const none = {};
-
-/** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
-function replacedIn({ caller, route, run }: Received, fields: Fields): Prepared['replacedFields'] {
-  const { credential } = route;
-  if (credential === null || !run.isShared(credential.quota)) return null;
-  // A key has to be the same after a restart, because the upstream may have run the call before it; a generated label key is not.
-  const { labelKey, labelKeyGenerated } = run.settings.privacy;
-  const secret = labelKeyGenerated ? credential.quota : labelKey;
-  return keysOfSharedCredential(fields, route, caller.workspace.id, secret);
-}
 
 /** What counts against the minute counts against the day. `expected`: tokens, in the place of those in `costs`. */
 export function withDays(costs: Costs, expected: Costs | null = null): Costs {

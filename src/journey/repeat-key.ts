@@ -13,6 +13,7 @@ import { outgoingFields } from '../dispatch/fields.policy.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
+import type { Runtime } from '../runtime.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { wordsOf } from '../words.policy.ts';
 
@@ -132,21 +133,23 @@ const forTheUpstream = (values: readonly string[]): string[] =>
 
 /**
  * The values with which the call's keys go upstream where its credential serves several workspaces, by lower-case name of their
- * field. One provider then sees the keys of all of them as keys of one account: a digest of workspace and key keeps two workspaces
- * that use the same key apart. It has the form of a UUID, which providers accept as a key, and stays quoted where it was.
- * @param secret the same on all replicas and after a restart
+ * field; `null` = it serves one. One provider then sees the keys of all of them as keys of one account: a digest of workspace and key keeps
+ * two workspaces that use the same key apart. It has the form of a UUID, which providers accept as a key, and stays quoted where it was.
  */
 export function keysOfSharedCredential(
-  fields: RepeatInput['fields'],
-  route: Route,
-  workspaceId: string,
-  secret: string,
-): ReadonlyMap<string, string> {
+  { caller, route, fields }: RepeatInput,
+  run: Runtime,
+): ReadonlyMap<string, string> | null {
+  const { credential } = route;
+  if (credential === null || !run.isShared(credential.quota)) return null;
+  // A key has to be the same after a restart, because the upstream may have run the call before it; a generated label key is not.
+  const { labelKey, labelKeyGenerated } = run.settings.privacy;
+  const secret = labelKeyGenerated ? credential.quota : labelKey;
   const keys = new Map<string, string>();
   for (const field of keyFieldsOf(route)) {
     const written = (fields.get(field) ?? '').trim();
     if (unquoted(written) === '') continue;
-    const uuid = uuidOf(secret, workspaceId, unquoted(written));
+    const uuid = uuidOf(secret, caller.workspace.id, unquoted(written));
     keys.set(field, written.startsWith('"') ? `"${uuid}"` : uuid);
   }
   return keys;

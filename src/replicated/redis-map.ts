@@ -99,16 +99,14 @@ export class RedisMap<V> implements SharedMap<V> {
   #entryIn(key: MapKey, bytes: Buffer, leftMs: number): Entry<V> | { readonly kind: 'unreadable' } {
     const at = bytes.indexOf(' ');
     const owner = bytes.toString('latin1', 0, Math.max(0, at));
-    const value = this.#valueIn(open(this.#sealKey(key, owner), bytes.subarray(at + 1)));
-    return value === null ? { kind: 'unreadable' } : { kind: 'entry', value, owner, leftMs };
-  }
-
-  #valueIn(plain: Buffer | null): V | null {
+    const plain = open(this.#sealKey(key, owner), bytes.subarray(at + 1));
     try {
-      return plain === null ? null : this.#codec.read(plain);
+      const value = plain && this.#codec.read(plain);
+      if (value !== null) return { kind: 'entry', value, owner, leftMs };
     } catch {
-      return null;
+      // It was written in another form.
     }
+    return { kind: 'unreadable' };
   }
 
   #keyOf({ name }: MapKey): string {

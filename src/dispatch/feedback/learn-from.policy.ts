@@ -69,7 +69,7 @@ export function learnFrom(
   described: Dialect | null = null,
 ): Feedback {
   const response = readerOf(facts, described ?? unknownDialect);
-  const own = read(kind, response);
+  const own = readers[kind](response);
   const throttle = throttleOf(response, own);
   const isExpired = response.dialect.expiredBy.some((one) => meets(one, response));
   const refusesCredential = own.errorStatus === refusedStatus || isExpired;
@@ -83,10 +83,7 @@ export function learnFrom(
   });
 }
 
-function read(kind: UpstreamKind, response: ResponseReader): Feedback {
-  if (kind === 'language-model') return learnFromModel(response);
-  return kind === 'commerce' ? learnFromCommerce(response) : learnFromDialect(response);
-}
+const readers = { 'language-model': learnFromModel, commerce: learnFromCommerce, generic: learnFromDialect };
 
 function learnFromDialect(response: ResponseReader): Feedback {
   const { windows, namedIn } = response.dialect;

@@ -40,7 +40,8 @@ export function refusedIn(body: unknown, status: number, bare = ''): Refused {
   const names = error?.names ?? [];
   const named = own.verdict ?? (error === null ? null : verdictOf(error, message.tooLarge));
   const stated = named ?? byStatus(status, names, text, message.tooLarge);
-  const lasting = stated === 'rate' ? (lastingVerdict(text) ?? stated) : stated;
+  const sentence = stated === 'rate' ? lastingSentences.find(([, pattern]) => pattern.test(text)) : null;
+  const lasting = sentence?.[0] ?? stated;
   // What lies in the call itself goes before what codes and types say, and those before the status.
   const isCallAlone = lasting !== null && lasting !== 'overload' && liesInCall(status, names, text);
   return { error, message, verdict: isCallAlone ? 'too_large' : lasting };
@@ -252,9 +253,6 @@ const lastingSentences: readonly (readonly [Verdict, RegExp])[] = [
   ['quota', /\b(?:reached|exceeded|exhausted|used up)\b[^.]{0,30}\bmonthly\b|\bexhausted balance\b/i],
   ['quota', /\bcredits (?:are|have been) (?:depleted|exhausted|used up)\b/i],
 ];
-
-const lastingVerdict = (text: string): Verdict | null =>
-  lastingSentences.find(([, pattern]) => pattern.test(text))?.[0] ?? null;
 
 /** Codes and types of errors that lie in the call itself. */
 const callCodes =
