@@ -10,8 +10,13 @@
 import type { Ticket } from './admission/ticket.ts';
 import { authenticate } from './auth/authenticate.ts';
 import type { AdmissionRecord, Audience, Call, Caller, Outcome, Reckoned } from './call.ts';
-import { Attempts, reportedAtItsEnd, reportFailure } from './journey/attempts.ts';
-import type { Attempt, Progress } from './journey/attempts.ts';
+import {
+  Attempts,
+  type Attempt,
+  type Progress,
+  reportedAtItsEnd,
+  reportFailure,
+} from './journey/attempts.ts';
 import { type FlowParts, prepare, type Prepared } from './journey/prepare.ts';
 import { SendChecks } from './journey/send-checks.ts';
 import type { Runtime } from './runtime.ts';
@@ -136,8 +141,12 @@ export class Pipeline {
   };
 }
 
-function recordOf({ attempts, absorbed }: Progress, ticket: Ticket | null, would: Reckoned | null) {
+function recordOf(
+  { attempts, absorbed }: Progress,
+  ticket: Ticket | null,
+  would: Reckoned | null,
+): AdmissionRecord {
   const held = ticket?.held() ?? [];
-  const record: AdmissionRecord = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
+  const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
   return would === null ? record : { ...record, would };
 }

@@ -10,8 +10,15 @@ import { secondsInQuery } from '../duration.policy.ts';
 import type { WhenDown } from '../limiter/limiter.ts';
 import type { LivePressure } from '../telemetry/events.ts';
 import type { RunningTelemetry } from '../telemetry/telemetry.ts';
-import { answerOf, fullest, shortAnswer, used } from './answer.policy.ts';
-import type { Condition, LimitState, UpstreamState } from './answer.policy.ts';
+import {
+  answerOf,
+  fullest,
+  shortAnswer,
+  used,
+  type Condition,
+  type LimitState,
+  type UpstreamState,
+} from './answer.policy.ts';
 import { hourOf, lastMinuteOf, without, type Cell } from './cell.policy.ts';
 import { createHeadrooms, type LimitsSource } from './headrooms.ts';
 import { keptMinutes, type CellName, type Hour, type Recorder } from './recorder.ts';
@@ -134,6 +141,7 @@ export function createActivity(parts: {
       limiter: telemetry.limiterHealth(),
       configuration: telemetry.configuration(),
       whenDown,
+      replicas: hour.replicas,
       sheddingShare: gateway().process().sheddingShare,
     });
     return { answer, upstreams };
@@ -297,7 +305,7 @@ const frameOf = (hour: Hour, windowMs: number) => ({
 
 /** Rounds up, so that a client that returns then finds the slot free. */
 const inWholeMs = (state: CeilingState | null): CeilingState | null =>
-  state && { ...state, resetMs: Math.ceil(state.resetMs) };
+  state === null ? null : { ...state, resetMs: Math.ceil(state.resetMs) };
 
 /** Levels are sums of fractions of units. */
 const hundredths = (units: number): number => Math.round(units * 100) / 100;

@@ -9,8 +9,15 @@ import type { MeterSnapshot } from '../bucket.ts';
 import type { Clock } from '../clock.ts';
 import { dayMs, hourMs, minuteMs, secondMs } from '../time-units.ts';
 import { countedUnits, type Cell } from './cell.policy.ts';
-import { headroom, rehearsed, sum } from './headroom.policy.ts';
-import type { Headroom, ReplayedLane, ReplayedWindow, Scene } from './headroom.policy.ts';
+import {
+  headroom,
+  rehearsed,
+  sum,
+  type Headroom,
+  type ReplayedLane,
+  type ReplayedWindow,
+  type Scene,
+} from './headroom.policy.ts';
 import type { Hour, Recorder } from './recorder.ts';
 import type { InForce, LaneInForce } from './shape.ts';
 

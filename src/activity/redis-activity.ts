@@ -12,8 +12,16 @@ import { kindOf } from '../redis/health.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { hourMs, minuteMs } from '../time-units.ts';
 import { Cell, type Counted } from './cell.policy.ts';
-import { addCalls, keptMinutes, nobody } from './recorder.ts';
-import type { CellName, LaneCalls, Minutes, Others, SharedActivity } from './recorder.ts';
+import {
+  addCalls,
+  keptMinutes,
+  nobody,
+  type CellName,
+  type LaneCalls,
+  type Minutes,
+  type Others,
+  type SharedActivity,
+} from './recorder.ts';
 
 /** What was read is used again for so long; minutes that are over for longer, because only a replica that had lost Redis still changes them. Milliseconds. */
 const goodMs = 2_000;

@@ -19,8 +19,13 @@ import type { BreakerSubject, Feedback, Throttle } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { type ProviderError, Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
-import { anybody } from '../replicated/shared-map.ts';
-import type { CreateMap, Entry, PutReply, SharedMap } from '../replicated/shared-map.ts';
+import {
+  anybody,
+  type CreateMap,
+  type Entry,
+  type PutReply,
+  type SharedMap,
+} from '../replicated/shared-map.ts';
 import type { ObservedBreaker } from '../telemetry/events.ts';
 
 /** Time from the first refusal to the first probe. */

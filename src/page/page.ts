@@ -32,6 +32,9 @@ export function createPage(parts: {
   let activityAt = 0;
   let isSending = false;
   async function state() {
+    const ends = gateway()
+      .credentials()
+      .map(({ expiresInMs }) => expiresInMs);
     return {
       /** Unix milliseconds. */
       at: clock.now(),
@@ -41,6 +44,8 @@ export function createPage(parts: {
       configuration: telemetry.configuration(),
       /** The load of the replica that shows the page. */
       process: gateway().process(),
+      /** Time until the first upstream credential ends, milliseconds; `null` = none has an end that is known. */
+      credentialEndsInMs: ends.length === 0 ? null : Math.min(...ends),
     };
   }
   async function send(): Promise<void> {

@@ -148,7 +148,10 @@ function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
   };
 }
 
-function isDefaultMeter({ kind, limits: { isDefault }, dialect }: UpstreamSettings, name: MeterName) {
+function isDefaultMeter(
+  { kind, limits: { isDefault }, dialect }: UpstreamSettings,
+  name: MeterName,
+): boolean {
   if (kind === 'commerce') return name === 'requests' && isDefault.bucket;
   if (dialect !== null && dialect.windows.length > 0) return false;
   return (name === 'requests' && isDefault.perMinute) || (name === 'requests_day' && isDefault.perDay);

@@ -24,8 +24,11 @@ import {
   upstreamsOf,
   withoutDays,
   workspaceLimitsOf,
+  type RecordedCall,
+  type RecordedMeter,
+  type RecordingHeader,
+  type WorkspaceLimits,
 } from './format.ts';
-import type { RecordedCall, RecordedMeter, RecordingHeader, WorkspaceLimits } from './format.ts';
 
 /** Recordings at a time; the next one is asked to come back later. */
 const maxRecordings = 4;

@@ -9,6 +9,7 @@ function duration(ms) {
 }
 const calls = (n) => `${whole(n)}\u00a0${n === 1 ? 'call' : 'calls'}`;
 const time = (at) => `${new Date(at).toISOString().slice(11, 16)}\u00a0UTC`;
+const share = (ratio) => `${ratio === 0 ? 0 : Math.max(1, Math.round(ratio * 100))}\u00a0%`;
 
 /** Text only ever goes in as text. */
 function make(name, attributes = {}, ...children) {
@@ -29,6 +30,7 @@ function fill(parent, ...children) {
 const cell = (content, note = '') => make('div', {}, content, note === '' ? '' : make('small', {}, note));
 const bold = (text, look = '') => make('b', { class: look }, text);
 const pill = ({ tone, text }) => make('span', { class: `pill mark ${tone}` }, text);
+const part = (title, ...children) => make('div', {}, make('h3', {}, title), ...children);
 
 const tones = ['red', 'amber', 'blue', 'grey', 'green'];
 const rank = ({ answer }) => tones.indexOf(answer.tone);
@@ -114,6 +116,19 @@ function limitBar({ unit, windowMs, owner, workspace, used, limit }) {
   return make('p', { class: ratio >= 0.95 ? 'amber' : '' }, value, bar);
 }
 
+/** What the last hour's traffic would meet, so many times as dense under so many times the limits. */
+function rehearsedText({ times, limits, longestWaitMs, refusedRatio }, maxWaitMs) {
+  const wait = refusedRatio > 0 ? `over ${duration(maxWaitMs)}` : duration(longestWaitMs);
+  const half = limits < 1 ? ', with half the limits' : '';
+  return `${share(times)} of it${half}: longest wait ${wait}, ${share(refusedRatio)} refused`;
+}
+function details({ limits, rehearsed, maxWaitMs }) {
+  const bars = limits.length === 0 ? ['No limit is known here yet.'] : limits.map(limitBar);
+  const lines = rehearsed.map((each) => make('p', {}, rehearsedText(each, maxWaitMs)));
+  const now = part('Its limits now', ...bars);
+  return lines.length === 0 ? [now] : [now, part('If there were, of the last hour’s traffic,', ...lines)];
+}
+
 /** The rows of APIs by name: each is made once, and only what is in it changes, so that one that is open stays open. */
 const rows = new Map();
 function rowOf(api) {
@@ -124,7 +139,7 @@ function rowOf(api) {
   const [summary, more] = row.children;
   summary.className = `row ${api.answer.tone}`;
   fill(summary, ...cellsOf(api));
-  fill(more, ...(api.limits.length === 0 ? ['No limit is known here yet.'] : api.limits.map(limitBar)));
+  fill(more, ...details(api));
   return row;
 }
 
@@ -165,22 +180,35 @@ function showWorkspaces(workspaces) {
   fill(byId('lanes'), ...lines);
 }
 
-function showItself({ limiter, configuration, process, replicas, version }) {
+function showItself({ limiter, configuration, process, credentialEndsInMs: endsInMs, replicas, version }) {
   const { mode, modeSince, redisMs } = limiter;
-  const redis =
-    mode === 'redis'
-      ? `answers in ${(redisMs ?? 0).toFixed(1)}\u00a0ms`
-      : mode === 'memory'
-        ? 'none'
-        : `away since ${time(modeSince)}`;
+  const { refused, inForceSince } = configuration;
+  const { sheddingShare, openCalls } = process;
+  const isAway = mode === 'local' || mode === 'deny';
   const facts = [
-    `Version ${version}`,
-    `replicas: ${whole(replicas)}`,
-    `Redis: ${redis}`,
-    `configuration of ${time(configuration.inForceSince)}`,
-    `${calls(process.openCalls)} open at this replica`,
+    ['Version', version],
+    ['Replicas', isAway ? 'not known' : whole(replicas)],
+    mode === 'memory'
+      ? ['Redis', 'none']
+      : [
+          'Redis',
+          isAway ? `away since ${time(modeSince)}` : `answers in ${(redisMs ?? 0).toFixed(1)}\u00a0ms`,
+        ],
+    [
+      'Configuration',
+      `of ${time(inForceSince)}${refused ? `, a change was refused at ${time(refused.at)}` : ''}`,
+    ],
+    ['Load of this replica', `${calls(openCalls)} open, refuses ${share(sheddingShare)}`],
+    [
+      'Credentials',
+      endsInMs === null
+        ? 'no end known'
+        : endsInMs > 0
+          ? `next ends in ${duration(endsInMs)}`
+          : 'one has ended',
+    ],
   ];
-  fill(byId('itself'), facts.join(' · '));
+  fill(byId('itself'), ...facts.map(([name, value]) => cell(bold(name), value)));
 }
 
 // --- events
