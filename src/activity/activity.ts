@@ -141,7 +141,6 @@ export function createActivity(parts: {
       limiter: telemetry.limiterHealth(),
       configuration: telemetry.configuration(),
       whenDown,
-      replicas: hour.replicas,
       sheddingShare: gateway().process().sheddingShare,
     });
     return { answer, upstreams };
