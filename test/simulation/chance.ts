@@ -1,5 +1,10 @@
 import { SeededRandom } from '../../simulators/seeded-random.ts';
 
+/** Seeds from here on are histories with described windows; with backups and promotions of Redis; with callers and background; and such ones in which clients of refused calls come back, too. */
+export const [describedFrom, replicatedFrom, levelsFrom, reservingFrom] = [
+  10_000_000, 20_000_000, 30_000_000, 60_000_000,
+] as const;
+
 /** Seeded chance with the few shapes the histories need. */
 export class Chance extends SeededRandom {
   constructor(seed: number) {

@@ -1,12 +1,7 @@
 /** Histories of seeds, and refusals of their calm twins followed up in other courses of those. */
-import { execFile } from 'node:child_process';
-import { join } from 'node:path';
-import { execPath } from 'node:process';
-import { promisify } from 'node:util';
-import { Chance } from './chance.ts';
+import { Chance, reservingFrom } from './chance.ts';
 import { calmOf } from './counterfactual.ts';
 import { canBeJudged, judge, sampleOf, type Verdict } from './oracle.ts';
-import { reservingFrom } from './plan-levels.ts';
 import { planOf, type Form } from './plan.ts';
 import { run, type History } from './replicas/simulate.ts';
 
@@ -29,7 +24,8 @@ export async function live(
   const wrong = [...history.violations];
   const verdicts: Verdict['kind'][] = [];
   // Who comes when depends in histories of clients that return on what was told, and a described window lets all its calls go at once.
-  const isJudged = followed !== 'none' && (form === 'upstreams' || seed < reservingFrom);
+  const isJudged =
+    followed !== 'none' && (form === 'upstreams' || (form === 'faults' && seed < reservingFrom));
   if (!isJudged || plan.buckets.some(({ windows }) => windows !== undefined))
     return { history, wrong, verdicts };
   const calm = calmOf(plan);
@@ -48,20 +44,19 @@ export async function live(
 }
 
 /** What one of many histories came to. */
-interface Told extends Pick<Lived, 'wrong' | 'verdicts'> {
+export interface Told extends Pick<Lived, 'wrong' | 'verdicts'> {
   readonly reached: readonly string[];
 }
 
-/** So many histories are lived in one process: a second one takes almost a second to load the product. */
-const maxUnshared = 200;
-/** After so many wrong histories a process stops. */
+/** After so many wrong histories no more are lived. */
 const maxWrong = 3;
 
-export async function liveMany(form: Form, first: number, count: number): Promise<readonly Told[]> {
+export type Job = readonly [form: Form, first: number, count: number, followed: Followed];
+export async function liveMany([form, first, count, followed]: Job): Promise<readonly Told[]> {
   const told: Told[] = [];
   let left = maxWrong;
   for (let seed = first; seed < first + count && left > 0; seed += 1) {
-    const { history, wrong, verdicts } = await live(form, seed);
+    const { history, wrong, verdicts } = await live(form, seed, { followed });
     const which = `${form} ${seed}, by ${history.origin}`;
     told.push({
       wrong: wrong.map((what) => `${which}: ${what}`),
@@ -71,20 +66,4 @@ export async function liveMany(form: Form, first: number, count: number): Promis
     if (wrong.length > 0) left -= 1;
   }
   return told;
-}
-
-/** The same in plain Node, many in two processes: Jest takes a third more time. */
-export async function liveInProcesses(form: Form, first: number, count: number): Promise<readonly Told[]> {
-  const share = count > maxUnshared ? Math.ceil(count / 2) : count;
-  const shares = [share, count - share]
-    .filter((wanted) => wanted > 0)
-    .map(async (wanted, at) => {
-      // Refusals are errors, whose stacks take a tenth of the time.
-      const flags = ['--max-semi-space-size=16', '--stack-trace-limit=0'];
-      const script = join(import.meta.dirname, 'run.ts');
-      const args = [...flags, script, form, String(first + at * share), String(wanted), 'many'];
-      const { stdout } = await promisify(execFile)(execPath, args, { maxBuffer: 2 ** 28 });
-      return JSON.parse(stdout) as readonly Told[];
-    });
-  return (await Promise.all(shares)).flat();
 }

@@ -6,8 +6,6 @@ import { otherLane, otherWorkspace, reloadPlans, type Scene } from './plan-reloa
 import type { BucketPlan, LanePlan } from './plan.ts';
 import type { Regime, ReloadPlan } from './rules.ts';
 
-export const describedFrom = 10_000_000;
-
 const lengthsMs = [1_000, 2_000, 4_000, 20_000, 60_000] as const;
 const maxWindows = 3;
 

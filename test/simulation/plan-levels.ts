@@ -3,11 +3,6 @@ import { backgroundLane, laneKey } from '../../src/ids.ts';
 import type { Chance } from './chance.ts';
 import type { CallPlan, LanePlan, Plan } from './plan.ts';
 
-/** Seeds from here on are histories with callers and background. */
-export const levelsFrom = 30_000_000;
-/** Seeds from here on are such histories in which clients of refused calls come back, too. */
-export const reservingFrom = 60_000_000;
-
 type Flat = Pick<Plan, 'lanes' | 'calls'>;
 type Saturable = Flat & Pick<Plan, 'buckets' | 'workspaces'>;
 

@@ -1,10 +1,10 @@
 /** Histories with all kinds of upstreams and calls, in which little breaks: of one process, and of replicas whose Redis is always there. */
 import { originOf } from '../support/origins.ts';
-import { Chance } from './chance.ts';
+import { Chance, describedFrom, levelsFrom } from './chance.ts';
 import { bucketPlan } from './plan-buckets.ts';
 import { callPlans } from './plan-calls.ts';
-import { describedBucket, describedFrom, describedReloads } from './plan-described.ts';
-import { levelsFrom, saturated, withLevels } from './plan-levels.ts';
+import { describedBucket, describedReloads } from './plan-described.ts';
+import { saturated, withLevels } from './plan-levels.ts';
 import { pinned, reloadPlans } from './plan-reloads.ts';
 import { lanesOf, specialWorld, workspaceOf } from './plan-special.ts';
 import type { Plan, WorkspacePlan } from './plan.ts';

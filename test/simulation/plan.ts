@@ -3,7 +3,7 @@ import type { Costs } from '../../src/call.ts';
 import type { Origin } from '../support/origins.ts';
 import type { WindowPlan } from './described.ts';
 import { mixedPlanOf } from './plan-mixed.ts';
-import { faultyPlanOf } from './replicas/plan.ts';
+import { faultyPlanOf, steadyPlanOf } from './replicas/plan.ts';
 import type { Reloaded } from './rules.ts';
 
 export interface MeterPlan {
@@ -156,7 +156,8 @@ export interface Plan extends Reloaded {
   readonly calls: readonly CallPlan[];
 }
 
-export type Form = 'upstreams' | 'faults';
+/** `steady`: several replicas, and no reloads. */
+export type Form = 'upstreams' | 'faults' | 'steady';
 
-export const planOf = (form: Form, seed: number): Plan =>
-  form === 'upstreams' ? mixedPlanOf(seed) : faultyPlanOf(seed);
+const planners = { upstreams: mixedPlanOf, faults: faultyPlanOf, steady: steadyPlanOf };
+export const planOf = (form: Form, seed: number): Plan => planners[form](seed);

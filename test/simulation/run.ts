@@ -1,16 +1,17 @@
 /**
- * Runs histories from the command line: `node test/simulation/run.ts FORM FIRST COUNT [log] [all] [plain | refused | many]`, where FORM
- * is `upstreams` or `faults`. Stops at the first that is wrong and prints it as `seed N, by CLOCK: what`; `all` goes on; `log` prints
- * every history's log; `plain` follows up no refusal, `refused` follows up all of them; `many` writes what came of them all as JSON.
+ * Runs histories from the command line: `node test/simulation/run.ts FORM FIRST COUNT [log] [all] [plain | refused]`, where FORM
+ * is `upstreams`, `faults` or `steady`. Stops at the first that is wrong and prints it as `seed N, by CLOCK: what`; `all` goes on; `log`
+ * prints every history's log; `plain` follows up no refusal, `refused` follows up all of them. `jobs` lives what a parent asks for.
  */
-import { argv, stdout } from 'node:process';
-import { live, liveMany } from './live.ts';
+import process, { argv, stdout } from 'node:process';
+import { live, liveMany, type Job } from './live.ts';
 import type { Form } from './plan.ts';
 
 const [form = 'upstreams', first = '1', count = '1', ...words] = argv.slice(2);
 const modes = new Set(words);
 const [from, wanted] = [Number(first), Number(count)];
-if (modes.has('many')) stdout.write(JSON.stringify(await liveMany(form as Form, from, wanted)));
+if (form === 'jobs')
+  process.on('message', (job: Job) => void liveMany(job).then((told) => process.send?.(told)));
 else await print();
 
 async function print(): Promise<void> {

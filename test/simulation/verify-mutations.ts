@@ -23,8 +23,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
-import { describedFrom } from './plan-described.ts';
-import { levelsFrom, reservingFrom } from './plan-levels.ts';
+import { describedFrom, levelsFrom, reservingFrom } from './chance.ts';
 import type { Form } from './plan.ts';
 
 const execute = promisify(execFile);

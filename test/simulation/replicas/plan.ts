@@ -1,15 +1,13 @@
 /** What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. */
 import { maxUptimeMs, originOf } from '../../support/origins.ts';
-import { Chance } from '../chance.ts';
+import { Chance, describedFrom, levelsFrom, replicatedFrom, reservingFrom } from '../chance.ts';
 import { plainBucket } from '../plan-buckets.ts';
-import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
-import { levelsFrom, reservingFrom, saturated, withLevels, withReservations } from '../plan-levels.ts';
+import { describedBucket, describedReloads } from '../plan-described.ts';
+import { saturated, withLevels, withReservations } from '../plan-levels.ts';
 import { pinned, reloadPlans, type Scene } from '../plan-reloads.ts';
 import { lanesOf, plainCall, specialWorld } from '../plan-special.ts';
 import type { BucketPlan, CallPlan, Fate, Fault, LanePlan } from '../plan.ts';
 import type { NetworkPlan, Plan, WorkspacePlan } from '../plan.ts';
-
-export const replicatedFrom = 20_000_000;
 
 /** Calls that come until two minutes have passed end within the history. Milliseconds. */
 const maxWaitMs = 120_000;
