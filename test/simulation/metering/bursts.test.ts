@@ -1,30 +1,17 @@
 /**
- * Calls before an upstream's bucket, on a busy machine, or beside another client: how many are refused, and how much longer all take than
+ * Calls before an upstream's bucket, on a busy machine: how many are refused, and how much longer all take than
  * they must. Virtual time.
  */
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import { originOf } from '../../support/origins.ts';
-import {
-  commerce,
-  inBursts,
-  irregular,
-  model,
-  run,
-  silent,
-  steady,
-  type Outsider,
-  type Range,
-  type Scene,
-} from './paced.ts';
+import { commerce, model, type Range, run, type Scene } from './paced.ts';
 
-interface Burst extends Omit<Scene, 'windows' | 'stated' | 'calls' | 'outsider'> {
+interface Burst extends Omit<Scene, 'windows' | 'stated' | 'calls'> {
   readonly limit: number;
   readonly statedLimit?: number;
   readonly windowMs: number;
   readonly calls: number;
   readonly overMs: number;
-  /** Another client, which takes a share of what the upstream serves. */
-  readonly comes?: Outsider;
 }
 
 const chats: Burst = {
@@ -46,25 +33,22 @@ const orders: Burst = {
   maxInFlight: 1,
   serviceMs: [50, 150],
 };
-/** The share that another client takes. */
-const share = 0.3;
 
 /** `ratio`: the time from the first arrival to the last by what the quota allows at least. */
 async function measure(burst: Burst, seed: number) {
-  const { limit, statedLimit = limit, windowMs, calls, overMs, comes, ...between } = burst;
+  const { limit, statedLimit = limit, windowMs, calls, overMs, ...between } = burst;
   const { usedBefore = 0 } = between;
   const scene: Scene = {
     ...between,
     windows: [{ requests: limit, seconds: windowMs / 1000, kind: 'leaky' }],
     stated: [{ meter: 'requests', limit: statedLimit, windowMs }],
     calls: Array.from({ length: calls }, (_, at) => (at * overMs) / calls),
-    ...(comes === undefined ? {} : { outsider: { comes, share } }),
   };
-  const { arrivals, outside, lastWait } = await run(scene, seed, originOf(seed, seed / 10).ms);
+  const { arrivals, lastWait } = await run(scene, seed, originOf(seed, seed / 10).ms);
   const served = arrivals.filter(({ admitted }) => admitted).map(({ at }) => at);
   const firstAt = arrivals[0]?.at ?? 0;
   const usedAtFirst = Math.max(0, usedBefore - (firstAt * limit) / windowMs);
-  const minMs = (Math.max(0, calls + outside + usedAtFirst - limit) * windowMs) / limit;
+  const minMs = (Math.max(0, calls + usedAtFirst - limit) * windowMs) / limit;
   const fates = { seed, succeeded: served.length, refused: arrivals.length - served.length };
   return { served, lastWait, fates, ratio: ((served.at(-1) ?? 0) - firstAt) / minMs };
 }
@@ -148,69 +132,4 @@ test('a burst into a bucket that others have used up is refused once, and then g
   expect(served[0]).toBeGreaterThanOrEqual(6_000);
   expect(served[0]).toBeLessThan(6_300);
   expect(served[2]).toBeLessThan(18_000 * 1.02);
-});
-
-/** As many calls as a full bucket takes at once, and as are left to Sluice in so many seconds at the rate of the upstream. */
-const quota = (of: Burst, seconds: number): Burst => ({
-  ...of,
-  overMs: 2_000,
-  calls: Math.round(of.limit + (1 - share) * ((seconds * 1000 * of.limit) / of.windowMs)),
-});
-const sixHundred = quota(chats, 240);
-const quotas: readonly (readonly [string, Burst])[] = [
-  ['60 a minute', quota({ ...chats, limit: 60 }, 600)],
-  ['600 a minute', sixHundred],
-  ['6,000 a minute', quota({ ...chats, limit: 6_000 }, 120)],
-  ['40 and 2 a second', quota(orders, 600)],
-];
-
-/** `seldom`: so many of the runs may have one refusal more. */
-async function expectAtMost(burst: Burst, max: { refused: number; ratio: number }, seldom = 0) {
-  // Seeds that follow each other have other origins of the clock.
-  const some = seeds.slice(0, burst.limit > 600 ? 2 : 3);
-  const measured = await Promise.all(some.map((seed) => measure(burst, seed)));
-  for (const { fates, ratio } of measured) {
-    expect(fates).toMatchObject({ succeeded: burst.calls });
-    expect(fates.refused).toBeLessThanOrEqual(max.refused + Math.sign(seldom));
-    expect(ratio).toBeLessThanOrEqual(max.ratio);
-  }
-  expect(measured.filter(({ fates }) => fates.refused > max.refused).length).toBeLessThanOrEqual(seldom);
-}
-
-const outsiders: readonly (readonly [string, Outsider])[] = [
-  ['steadily', steady],
-  ['at any time', irregular],
-  ['in bursts', inBursts],
-];
-const everywhere = quotas.flatMap(([name, row]) =>
-  outsiders.map(([how, comes]) => [name, how, row, comes] as const),
-);
-
-describe('another client that takes 30 % of the quota', () => {
-  test.each(everywhere)(
-    'of %s %s costs at most one refusal and 1.5 %% of the time',
-    async (_name, _how, row, comes) => {
-      // An irregular client may come six times in a second, however seldom, so that no reserve is always enough.
-      await expectAtMost({ ...row, comes }, { refused: 1, ratio: 1.015 }, comes === irregular ? 1 : 0);
-    },
-  );
-
-  test('costs no more than that where calls leave and are told of later than the store believes', async () => {
-    const late = { delayed: { share: 1, ms: [0.5, 60] }, toldLateMs: [0.5, 60] } as const;
-    await expectAtMost({ ...sixHundred, calls: 800, comes: steady, ...late }, { refused: 1, ratio: 1.015 });
-  });
-
-  test.each(outsiders)('%s costs no more than that when responses take seconds', async (_how, comes) => {
-    const row = { ...sixHundred, comes, serviceMs: [300, 2_500] } as const;
-    await expectAtMost(row, { refused: 1, ratio: 1.02 });
-  });
-
-  /** Without a level only refusals show what others take, so that it takes several of them to learn it. */
-  test.each(outsiders)('%s costs few refusals when no response states the quota', async (_how, comes) => {
-    await expectAtMost({ ...sixHundred, dialect: silent, comes }, { refused: 10, ratio: 1.03 });
-  });
-});
-
-test.each(quotas)('a quota of %s without other clients costs no refusal and no time', async (_name, row) => {
-  await expectAtMost(row, { refused: 0, ratio: 1.002 });
 });

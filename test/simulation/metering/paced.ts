@@ -1,6 +1,6 @@
 /** Calls of one process through the product's own admission, before an upstream that counts in its own way: virtual time, whose clock begins anywhere. */
 import type { UpstreamKind } from '../../../src/call.ts';
-import type { Clock, Random } from '../../../src/clock.ts';
+import type { Clock } from '../../../src/clock.ts';
 import type { Dialect as DescribedDialect } from '../../../src/config/settings.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
@@ -64,14 +64,10 @@ export interface Scene {
   readonly delayed?: { readonly share: number; readonly ms: Range };
   /** The store hears so much later that a response has come. Milliseconds. */
   readonly toldLateMs?: Range;
-  /** Another client, which takes this share of what the upstream serves. */
-  readonly outsider?: { readonly comes: Outsider; readonly share: number };
 }
 
 export interface Outcome {
   readonly arrivals: readonly { readonly at: number; readonly admitted: boolean }[];
-  /** Units that other clients took until the last call was admitted. */
-  readonly outside: number;
   /** Wait of the last call as it was forecast when it came, and what it was. Milliseconds. */
   readonly lastWait: { readonly forecastMs: number; readonly trueMs: number };
 }
@@ -80,7 +76,7 @@ const hintlessMs = 500;
 const succeeded = { kind: 'succeeded', spent: null } as const;
 
 export async function run(scene: Scene, seed: number, originMs: number): Promise<Outcome> {
-  const { windows, usedBefore = 0, closed, clockMs = 0, dialect, calls, stalls = [], outsider } = scene;
+  const { windows, usedBefore = 0, closed, clockMs = 0, dialect, calls, stalls = [] } = scene;
   const { delayed = { share: 0, ms: [0, 0] }, toldLateMs = [0, 0], maxInFlight = null } = scene;
   const setting = { meters: scene.stated ?? [], learn: true, probe: scene.probe ?? 0 };
   const random = new SeededRandom(seed);
@@ -91,7 +87,6 @@ export async function run(scene: Scene, seed: number, originMs: number): Promise
   const ask = () => quota.ask(clockMs + now());
   const arrivals: { at: number; admitted: boolean }[] = [];
   const lastWait = { forecastMs: 0, trueMs: 0 };
-  let [outside, outsideAtLast, owed] = [0, 0, 0];
 
   /** Until the upstream, which may stand still, has read or written. */
   const passOutside = (ms: number): Promise<void> => {
@@ -104,7 +99,6 @@ export async function run(scene: Scene, seed: number, originMs: number): Promise
     const asked = ask();
     const admitted = asked.kind === 'admitted';
     arrivals.push({ at: now(), admitted });
-    if (admitted) outsideAtLast = outside;
     const state = quota.windows(clockMs + now()) as unknown as Windows;
     const fields = new Map(dialect.fields(state, admitted ? 0 : asked.waitMs, clockMs + now()));
     await passOutside(admitted ? between(scene.serviceMs) : 1);
@@ -136,33 +130,10 @@ export async function run(scene: Scene, seed: number, originMs: number): Promise
     }
   };
 
-  /** Whoever else uses the quota is refused like everybody, and comes again as soon as there is room. */
-  const takeForOthers = async (times: Times): Promise<void> => {
-    for (const at of times) {
-      await passUntil(at);
-      owed += 1;
-      if (owed === 1) void takeOwed();
-    }
-  };
-  const takeOwed = async (): Promise<void> => {
-    while (owed > 0) {
-      const asked = ask();
-      if (asked.kind === 'refused') await pass(asked.waitMs);
-      else {
-        owed -= 1;
-        outside += 1;
-      }
-    }
-  };
-
   for (let n = 0; n < usedBefore; n += 1) ask();
   if (closed !== undefined) void pass(closed[0]).then(() => quota.close(clockMs + closed[1]));
-  const all = Promise.all(calls.map(call));
-  const [{ requests, seconds }] = windows as readonly [SpokenWindow];
-  const perMs = ((outsider?.share ?? 0) * requests) / (seconds * 1_000);
-  if (outsider !== undefined) void takeForOthers(outsider.comes(perMs, seconds * 1_000, random));
-  await toEnd(all);
-  return { arrivals, outside: outsideAtLast, lastWait };
+  await toEnd(Promise.all(calls.map(call)));
+  return { arrivals, lastWait };
 }
 
 // What upstreams say of how they count
@@ -215,26 +186,3 @@ export const commerce: Dialect = {
     ...silent.fields(windows, waitMs, at),
   ],
 };
-
-// Somebody else who uses the same quota
-
-/** When it takes a unit; `perMs` units a millisecond on average. */
-export type Outsider = (perMs: number, windowMs: number, random: Random) => Times;
-type Times = Generator<number, never>;
-
-/** At equal distances. */
-export function* steady(perMs: number, _windowMs: number, random: Random): Times {
-  for (let at = random.next() / perMs; ; at += 1 / perMs) yield at;
-}
-
-/** At any distance. */
-export function* irregular(perMs: number, _windowMs: number, random: Random): Times {
-  for (let at = 0; ; yield at) at -= Math.log(1 - random.next()) / perMs;
-}
-
-/** Twice the rate for a twelfth of the window, then nothing for as long. */
-export function* inBursts(perMs: number, windowMs: number, random: Random): Times {
-  const onMs = windowMs / 12;
-  const begins = random.next() * onMs;
-  for (let on = 0; ; on += 1 / (2 * perMs)) yield begins + on + Math.floor(on / onMs) * onMs;
-}
