@@ -1,7 +1,23 @@
-/** With which credential a call goes upstream, and whose quota and breaker it is about. */
+/** With which credential a call goes upstream, whose quota and breaker it is about, which calls share a quota, and what they are charged. */
 import { afterEach, describe, expect, test } from '@jest/globals';
+import { skippingClock } from '../support/skipping-clock.ts';
+import { until } from '../support/until.ts';
 import { scripted } from './scripted.ts';
-import { closeAll, type Reply, type Sending } from './world.ts';
+import {
+  adminText,
+  bucketsOf,
+  closeAll,
+  highCeilings,
+  inversions,
+  many,
+  maxInFlight,
+  type Reply,
+  type Sending,
+  startWorld,
+  tally,
+  type World,
+  type WorldOptions,
+} from './world.ts';
 
 afterEach(closeAll);
 
@@ -113,5 +129,136 @@ test.each<[string, string, Request]>([
     expect(arrivals).toHaveLength(4);
     // They are one workspace's: another one has its own.
     expect(await call('b', ...request('of-b'))).toEqual(served);
+  },
+);
+
+const own = (upstream: string, credential: string, more = ''): string =>
+  `${highCeilings}    credentials: { ${upstream}: "${credential}" }\n${more}`;
+
+describe('a credential with an account', () => {
+  const tokens = ['shpat_sim', 'shpat_new', 'shpat_acme', 'shpat_beta'];
+  const start = (more: WorldOptions = {}): Promise<World> =>
+    startWorld({
+      shop: { stores: { '127.0.0.1': { apps: { 'app-sim': tokens } } }, latency: { minMs: 1, maxMs: 4 } },
+      shopMore: '    account: acme-shop\n',
+      ...more,
+    });
+
+  test.each([
+    ['keeps bucket, order and serialization, and waiting calls leave with the new value', {}, 'shpat_new', 1],
+    [
+      'without an account: there is a new bucket, and waiting calls leave with the old value',
+      { shopMore: '' },
+      'shpat_sim',
+      2,
+    ],
+  ])('whose value changes %s', async (_words, more, sentWith, buckets) => {
+    const { behindOccupied, gateway, orders } = await start(more);
+    const { replies, log } = await behindOccupied(
+      many(12, (at) => at),
+      undefined,
+      () => gateway.reload(gateway.yaml.replace('value: shpat_sim', 'value: shpat_new')),
+    );
+    expect(tally(replies)).toEqual({ 200: 12 });
+    expect(new Set(log.map(({ key }) => key))).toEqual(new Set([sentWith]));
+    expect([inversions(log), maxInFlight(log.slice(1))]).toEqual([0, 1]);
+    expect((await orders(13)).status).toBe(200);
+    expect(bucketsOf(gateway, 'shop')).toHaveLength(buckets);
+  });
+
+  test('shares one quota with every credential of the same account, and its name is shown nowhere', async () => {
+    const { orders, shop, gateway } = await start({
+      workspaces: {
+        main: highCeilings,
+        acme: own('shop', 'shpat_acme', '    accounts: { shop: acme-shop }\n'),
+        beta: own('shop', 'shpat_beta', '    accounts: { shop: beta-shop }\n'),
+      },
+    });
+    for (const workspace of ['main', 'acme', 'beta'])
+      expect((await orders(1, { workspace })).status).toBe(200);
+    expect(shop.log.map(({ key }) => key)).toEqual(['shpat_sim', 'shpat_acme', 'shpat_beta']);
+    const buckets = bucketsOf(gateway, 'shop').map(({ bucket }) => bucket);
+    expect(buckets).toHaveLength(2);
+    const shown = [await adminText(gateway, '/metrics'), await adminText(gateway, '/activity')];
+    expect([...gateway.logs, ...shown, ...buckets].join('\n')).not.toContain('acme-shop');
+  });
+});
+
+test('calls of several forms share the quota that their responses name, and hold nothing of another one', async () => {
+  const clock = skippingClock();
+  let endsAt = 0;
+  const { ask, arrivals, closed } = await scripted(
+    ({ path, at }) => {
+      const name = path.startsWith('/search') ? 'search' : 'core';
+      const isRefused = name === 'search' && at < endsAt;
+      const wait = isRefused ? { 'retry-after': String(Math.ceil((endsAt - at) / 1_000)) } : {};
+      return { status: isRefused ? 429 : 200, headers: { 'x-ratelimit-resource': name, ...wait } };
+    },
+    {
+      clock,
+      upstreams: {
+        api: 'credential: "Bearer x", maxWaitSeconds: 75, speaks: { bucketBy: [credential, "answer:x-ratelimit-resource"] }',
+      },
+    },
+  );
+  const get = async (path: string): Promise<number> => (await ask(`/via/api${path}`)).status;
+  expect([await get('/search/issues?q=0'), await get('/search/labels?q=0')]).toEqual([200, 200]);
+  endsAt = clock.monotonic() + 60_000;
+  const calls = [get('/search/issues?q=1')];
+  await closed();
+  const seen = arrivals.length;
+  calls.push(...['/search/labels?q=1', '/search/labels?q=2', '/search/issues?q=2'].map(get));
+  expect(await get('/user')).toBe(200);
+  expect(arrivals.slice(seen).map(({ path }) => path)).toEqual(['/user']);
+  let isOver = false;
+  const answered = Promise.all(calls).finally(() => (isOver = true));
+  await until(() => {
+    if (!isOver) clock.skip(1_000);
+    return isOver;
+  });
+  expect(await answered).toEqual([200, 200, 200, 200]);
+  expect(arrivals.filter(({ status }) => status === 429)).toHaveLength(1);
+});
+
+const chatPath = '/via/model/v1/chat/completions';
+const messages = [{ role: 'user', content: 'hello' }];
+const tokens = (limits: string) => ({ upstreams: { model: `kind: language-model, limits: { ${limits} }` } });
+
+test('a call whose response states no levels is charged what the usage in its stream says', async () => {
+  const statusesFor = async (total: number, calls: number, more: object) => {
+    const usage = { prompt_tokens: 3, completion_tokens: total - 3, total_tokens: total };
+    const chunks = [
+      { choices: [{ delta: { content: 'hi' } }], usage: null },
+      { choices: [], usage },
+    ];
+    const body = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join('');
+    const headers = { 'content-type': 'text/event-stream' };
+    const { ask } = await scripted(() => ({ headers, body }), tokens('tokensPerMinute: 30000'));
+    const statuses: number[] = [];
+    for (let sent = 0; sent < calls; sent += 1) {
+      const json = { model: 'm', messages, ...more };
+      const { status, headers: told } = await ask(chatPath, { json, headers: { prefer: 'wait=2' } });
+      statuses.push(status);
+      // 20,000 tokens are used, of which 500 drain in a second, and the next call is expected to use at least as many.
+      if (status === 429) expect(Math.abs(Number(told.get('retry-after')) - 26)).toBeLessThanOrEqual(16);
+    }
+    return statuses;
+  };
+  // What max_tokens reserved too much is given back, so that the sixth call of a minute leaves at once.
+  expect(await statusesFor(10, 8, { max_tokens: 5_000 })).toEqual(Array(8).fill(200));
+  expect(await statusesFor(20_000, 4, {})).toEqual([200, 429, 429, 429]);
+});
+
+test.each(['tokensPerMinute: 30000', 'tokensPerDay: 30000'])(
+  'a refused call that asked for a billion tokens delays no other call: %s',
+  async (limits) => {
+    const { ask } = await scripted(
+      ({ body }) => ({ status: body.includes('max_tokens') ? 400 : 200 }),
+      tokens(limits),
+    );
+    const statusOf = async (more: object): Promise<number> =>
+      (await ask(chatPath, { json: { model: 'm', messages, ...more }, headers: { prefer: 'wait=2' } }))
+        .status;
+    expect([await statusOf({ max_tokens: 1e9 }), await statusOf({})]).toEqual([400, 200]);
   },
 );

@@ -1,17 +1,35 @@
 /**
  * The upstream is asked once for a permanent refusal, which is passed on; later calls that it concerns are refused by Sluice, in the
- * words of the provider's own error, until one of them finds that the refusal is over.
+ * words of the provider's own error, until one of them finds that the refusal is over. An operator pauses, resumes and reopens an upstream
+ * through the admin port, over all replicas.
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
 import type { QuotaState } from '../../simulators/language-model/options.ts';
-import { startRedis, type RedisServer } from '../support/redis.ts';
-import { skippingClock, type SkippingClock } from '../support/skipping-clock.ts';
+import { ran } from '../support/command.ts';
+import { type RedisServer, startRedis } from '../support/redis.ts';
+import { type SkippingClock, skippingClock } from '../support/skipping-clock.ts';
 import { until } from '../support/until.ts';
-import { scripted } from './scripted.ts';
-import { closeAll, highCeilings, nonces, startWorld } from './world.ts';
-import type { Reply, World, WorldOptions } from './world.ts';
+import { type Answer, type Scripted, scripted, type ScriptedOptions } from './scripted.ts';
+import {
+  adminPost,
+  closeAll,
+  highCeilings,
+  metric,
+  nonces,
+  type Reply,
+  startWorld,
+  type World,
+  type WorldOptions,
+} from './world.ts';
 
 afterEach(closeAll);
+
+let redis: RedisServer;
+beforeAll(async () => (redis = await startRedis()));
+afterAll(() => redis.stop());
+const onRedis = (): ScriptedOptions => ({
+  sections: `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }`,
+});
 
 async function begin(options: WorldOptions = {}): Promise<World & { readonly clock: SkippingClock }> {
   const clock = skippingClock();
@@ -80,18 +98,6 @@ describe('an exhausted quota', () => {
   });
 });
 
-test('a shop that refuses orders for a reason other than its bucket is asked once for orders, and as before for the rest', async () => {
-  const { call, orders, shop } = await begin();
-  const json = { order: { line_items: [] } };
-  const post = (): Promise<Reply> => call('/via/shop/admin/api/2026-10/orders.json', { json });
-  const headers = { 'x-shopify-shop-api-call-limit': '1/40' };
-  shop.fault({ kind: 'answer', status: 429, headers, body: '{"errors":"Exceeded order API rate limit"}' });
-  expect(await post()).toMatchObject(passed(429));
-  for (let n = 0; n < 4; n += 1) expect(await post()).toMatchObject(refusedHere(429, 'upstream_refused'));
-  expect((await orders(1)).status).toBe(200);
-  expect(shop.log).toHaveLength(2);
-});
-
 test.each([
   ['nobody while other calls pass', (model: string) => model === 'dear', 6, false],
   ['everybody once a second call has met it and none has passed', () => true, 2, true],
@@ -115,10 +121,6 @@ test.each([
 });
 
 describe('a breaker answers with the type and the code of the provider’s own error, on every replica, and with nothing else of it:', () => {
-  let redis: RedisServer;
-  beforeAll(async () => (redis = await startRedis()));
-  afterAll(() => redis.stop());
-
   const secret = 'insufficient credits, free text of the upstream';
   const said = (type: string, code?: string) => ({ error: { message: secret, type, code } });
   const quota = 'insufficient_quota';
@@ -129,10 +131,9 @@ describe('a breaker answers with the type and the code of the provider’s own e
     ['inside a 200', 200, said(quota, quota), quota, quota],
     ['unknown words', 402, said(`${secret} as type`, `${secret} as code`), ...unknown],
   ])('%s', async (name, status, body, type, code) => {
-    const sections = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }`;
     const upstreams = { model: 'kind: language-model' };
     const headers = { 'content-type': 'application/json' };
-    const one = await scripted(() => ({ status, headers, body }), { upstreams, sections });
+    const one = await scripted(() => ({ status, headers, body }), { upstreams, ...onRedis() });
     const other = await one.replica();
     const call = ({ ask }: Pick<typeof one, 'ask'>) =>
       ask('/via/model/v1/chat/completions', {
@@ -148,5 +149,89 @@ describe('a breaker answers with the type and the code of the provider’s own e
       expect(reply).toMatchObject({ status: status === 200 ? 429 : status, error: 'upstream_refused', json });
       expect(text).not.toContain(secret);
     }
+  });
+});
+
+/** One upstream, of which no other test has the name, that answers `first` to its first call. */
+function start(
+  name: string,
+  options: ScriptedOptions = {},
+  first: Answer = {},
+  kind = 'generic',
+): Promise<Scripted> {
+  const upstreams = { [name]: `kind: ${kind}, credential: "Bearer x", maxWaitSeconds: 100` };
+  return scripted(({ n }) => (n === 1 ? first : {}), { upstreams, ...options });
+}
+const call = ({ ask }: Pick<Scripted, 'ask'>, name: string, prefer = 'wait=100') =>
+  ask(`/via/${name}/x`, { headers: { prefer } });
+const closing: Answer = { status: 429, headers: { 'retry-after': '86000' } };
+const admin = ({ gateway }: Scripted, path: string) => adminPost(gateway, `/upstreams/${path}`);
+
+test('the commands of the terminal carry the token, and the log says what was done but no token', async () => {
+  const token = 'canary-token-of-the-operator';
+  const api = await start('guarded', { server: `  adminToken: ${token}\n` });
+  const { logs, adminUrl } = api.gateway;
+  const command = ['pause', '--upstream', 'guarded', '--seconds', '60', '--admin', adminUrl];
+  const said = [];
+  for (const env of [{}, { SLUICE_ADMIN_TOKEN: 'another-token-of-somebody' }, { SLUICE_ADMIN_TOKEN: token }])
+    said.push(await ran(command, { env }));
+  expect(said.map(({ code }) => code)).toEqual([1, 1, 0]);
+  expect(said[0]?.err).toContain('SLUICE_ADMIN_TOKEN');
+  const lines = logs.filter((line) => line.includes('a command was given at the admin port'));
+  expect(lines.map((line) => JSON.parse(line) as unknown)).toMatchObject([
+    { level: 'info', verb: 'pause', upstream: 'guarded', seconds: 60, result: 'done' },
+  ]);
+  expect(logs.join('') + JSON.stringify(said)).not.toContain(token);
+});
+
+test('a pause holds calls, refuses those that cannot wait for its end, and resume lets them go', async () => {
+  const api = await start('paused');
+  const isPaused = () => metric(api.gateway, 'sluice_upstream_paused{upstream="paused"}');
+  expect(await isPaused()).toBe(0);
+  expect((await admin(api, 'paused/pause?seconds=60')).status).toBe(200);
+  expect(await isPaused()).toBe(1);
+  const refused = await call(api, 'paused', 'wait=2');
+  expect(refused).toMatchObject({ status: 429, error: 'wait_too_long', json: { heldBy: 'paused' } });
+  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5);
+  const held = call(api, 'paused');
+  await until(() => api.gateway.service.telemetry.live().some(({ waiting }) => waiting === 1));
+  expect(api.arrivals).toHaveLength(0);
+  for (const result of ['done', 'not_paused'])
+    expect(await (await admin(api, 'paused/resume')).json()).toEqual({ result });
+  expect(await held).toMatchObject({
+    status: 200,
+    admission: expect.stringMatching(/held=\(paused;ms=\d+\)/),
+  });
+  expect(api.arrivals).toHaveLength(1);
+});
+
+test('open reopens a bucket that a long Retry-After has closed', async () => {
+  const api = await start('closed', {}, closing);
+  expect((await call(api, 'closed')).status).toBe(429);
+  expect(await call(api, 'closed')).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'closed' } });
+  expect((await admin(api, 'closed/open')).status).toBe(200);
+  expect([(await call(api, 'closed')).status, api.arrivals.length]).toEqual([200, 2]);
+});
+
+describe('several replicas', () => {
+  test('forget a breaker when an operator opens the upstream at one of them', async () => {
+    const one = await start('unpaid', onRedis(), { status: 402, body: 'no credit' }, 'commerce');
+    const two = await one.replica();
+    expect((await call(one, 'unpaid')).status).toBe(402);
+    expect((await call(one, 'unpaid')).error).toBe('upstream_refused');
+    const open = () => two.service.gateway.parts.breakers.observed('unpaid').length;
+    await until(() => open() > 0);
+    expect((await admin(one, 'unpaid/open')).status).toBe(200);
+    await until(() => open() === 0);
+    expect([(await call(one, 'unpaid')).error, (await call(two, 'unpaid')).error]).toEqual([null, null]);
+  });
+
+  test('share a pause, also with one that begins later', async () => {
+    const one = await start('shared', onRedis());
+    const two = await one.replica();
+    await admin(one, 'shared/pause?seconds=60');
+    await until(async () => (await call(two, 'shared', 'wait=0')).status === 429);
+    const later = await call(await one.replica(), 'shared', 'wait=1');
+    expect(later).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'paused' } });
   });
 });

@@ -1,4 +1,4 @@
-/** What a client gets: the upstream's response with the fields of Sluice, or a problem document, and whether repeating makes sense. */
+/** What a client gets: the upstream's response with the fields of Sluice, or a problem document, whether repeating makes sense, and whether Sluice sends a call again of which it is unknown whether it ran. */
 import { readFileSync } from 'node:fs';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
@@ -7,7 +7,16 @@ import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { rawUpstream, type Script } from '../support/raw-upstream.ts';
 import { bytes, ending, saying } from '../support/scripts.ts';
 import { scripted } from './scripted.ts';
-import { closeAll, logged, metric, opened, startWorld } from './world.ts';
+import {
+  closeAll,
+  logged,
+  metric,
+  opened,
+  type Reply,
+  type Sending,
+  startWorld,
+  type World,
+} from './world.ts';
 
 afterEach(closeAll);
 
@@ -115,5 +124,40 @@ test.each<[string, string, string, string, Script | string, { tls?: typeof tls }
     const { hostname, port } = new URL(origin);
     expect(said).not.toContain(hostname);
     if (port !== '') expect(said).not.toContain(`:${port}`);
+  },
+);
+
+const products = '/via/shop/admin/api/2026-10/products.json';
+const cup: Sending = { json: { product: { title: 'Cup' } } };
+const mutation = (more = '') =>
+  `mutation { productCreate(product: { title: "Cup" }) ${more} { product { id } } }`;
+const keyed = mutation('@idempotent(key: "6f5c1b1e-6a53-4a0e-b0a8-3f7f0a0c2c11")');
+const asPost: Sending = { headers: { 'X-HTTP-Method-Override': 'POST' } };
+
+const start = (): Promise<World> =>
+  startWorld({
+    modelMore: '    timeouts: { headSeconds: 1.5 }\n',
+    shopMore: '    timeouts: { headSeconds: 1.5 }\n    maxInFlight: none\n',
+  });
+
+const reset = 'reset-before-response';
+const unreached = { status: 502, error: 'upstream_unreachable' };
+test.each<[string, typeof reset | 'hang', (world: World) => Promise<Reply>, object | null]>([
+  ['a creation', reset, ({ call }) => call(products, cup), unreached],
+  ['a creation', 'hang', ({ call }) => call(products, cup), { status: 504, error: 'upstream_timeout' }],
+  ['a GET that asks to be run as a POST', reset, ({ call }) => call(products, asPost), unreached],
+  ['a mutation', reset, ({ graphql }) => graphql(mutation()), unreached],
+  ['a read', reset, ({ orders }) => orders(1), null],
+  ['a read', 'hang', ({ orders }) => orders(1), null],
+  ['a GraphQL query', reset, ({ graphql }) => graphql('{ shop { name } }'), null],
+  ['a mutation with a key of its own', reset, ({ graphql }) => graphql(keyed), null],
+])(
+  '%s is sent once more after %s where it may run twice, and never otherwise',
+  async (_, kind, send, passed) => {
+    const world = await start();
+    world.shop.fault({ kind });
+    const again = { status: 200, admission: expect.stringMatching(/attempts=2, absorbed=0(,|$)/) };
+    expect(await send(world)).toMatchObject(passed === null ? again : { ...passed, shouldRetry: 'false' });
+    expect(world.shop.log).toHaveLength(passed === null ? 2 : 1);
   },
 );

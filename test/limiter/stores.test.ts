@@ -1,10 +1,17 @@
-/** What replicas share on one Redis, where a ceiling decides as the embedded store does. */
+/**
+ * What replicas share on one Redis: a ceiling, which decides as the embedded store does; for how long logs are kept there; and what calls do
+ * where it replies with errors that no command of Sluice expects.
+ */
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { ceilingKey } from '../../src/ids.ts';
+import { ceilingKey, ticketId } from '../../src/ids.ts';
+import type { Lesson, Settlement } from '../../src/limiter/limiter.ts';
 import type { CeilingRef } from '../../src/limiter/policy/ceiling.policy.ts';
-import { startRedis } from '../support/redis.ts';
+import { admission } from '../support/admission.ts';
+import { noTelemetry } from '../support/no-telemetry.ts';
+import { startHealth } from '../support/redis-health.ts';
 import { startReplica } from '../support/redis-replica.ts';
+import { startRedis } from '../support/redis.ts';
 import { onRedis } from '../support/shared-redis.ts';
 import { until } from '../support/until.ts';
 
@@ -68,4 +75,112 @@ test('a Redis that evicts keys is refused, with advice on what to set', async ()
   const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
   await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
   await redis.stop();
+});
+
+const minuteMs = 60_000;
+const hourMs = 3_600_000;
+/** Between the last entry of a log and the question how long its keys live. */
+const slackMs = 30_000;
+
+const refused: Settlement = { kind: 'throttled', closeMs: 3 * hourMs, requeue: false, sleepMs: 0 };
+const succeeded: Settlement = { kind: 'succeeded', spent: null };
+const taught: Lesson = {
+  feedback: {
+    meters: [{ meter: 'requests', limit: 60, windowMs: minuteMs, level: { lowest: 1, highest: 1 } }],
+    throttle: null,
+  },
+  sentAgoMs: 5,
+  headAgoMs: 1,
+};
+const perDay = { meter: 'requests', limit: 100, windowMs: 24 * hourMs, counts: 'rolling' } as const;
+const perMinute = { meter: 'requests', limit: 6_000, windowMs: minuteMs } as const;
+
+test.each([
+  ['of a call that taught nothing', succeeded, null, perMinute, minuteMs],
+  ['of a call that taught a limit', succeeded, taught, perMinute, hourMs],
+  ['of a call in a described window of a day', succeeded, null, perDay, 24 * hourMs],
+  ['of a bucket that the upstream has closed for three hours', refused, null, perMinute, 4 * hourMs],
+] as const)('the log %s is kept for as long as that', async (what, settlement, lesson, meter, keptMs) => {
+  const bucket = what.replaceAll(' ', '-');
+  const replica = await startReplica(url());
+  const setting = { meters: [meter], learn: true, probe: 0 };
+  const reply = await replica.limiter.admit(admission('call', { bucket, setting }));
+  if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
+  await replica.limiter.settle(reply.grant, settlement, lesson);
+  await replica.close();
+  const keys = await server.probe.keys(`*${bucket}*`);
+  expect(keys).toHaveLength(2);
+  for (const key of keys) {
+    const livesMs = await server.probe.pttl(key);
+    expect(livesMs).toBeGreaterThan(keptMs - slackMs);
+    // A window is taken to last a little longer than it is described.
+    expect(livesMs).toBeLessThanOrEqual(keptMs * 1.05);
+  }
+});
+
+test('the log of a call that keeps its position for two hours is kept for as long', async () => {
+  const replica = await startReplica(url());
+  const terms = {
+    ceiling: ceilingKey('c'),
+    waitMs: 2 * hourMs,
+    lastsMs: 10_000,
+    maxReserved: 10,
+    begins: true,
+  };
+  const call = admission('call', { bucket: 'reserving', limit: 60, windowMs: minuteMs });
+  const reply = await replica.limiter.admit(call);
+  if (reply.kind === 'granted') await replica.limiter.settle(reply.grant, succeeded, null);
+  expect(await replica.limiter.reserve({ ...call, ticket: ticketId('later') }, terms)).toMatchObject({
+    id: 'later',
+  });
+  await replica.close();
+  const keys = await server.probe.keys('*reserving*');
+  for (const key of keys) expect(await server.probe.pttl(key)).toBeGreaterThan(2 * hourMs - slackMs);
+  expect(keys).toHaveLength(2);
+});
+
+test.each(['local', 'deny'])(
+  'with whenDown: %s, a call goes on over Redis when the keys of its log have the wrong type: the log begins again',
+  async (whenDown) => {
+    const bucket = `spoilt-${whenDown}`;
+    const replica = await startReplica(`${url()}, whenDown: ${whenDown}`);
+    /** Resolves when the call may go: at once, or on a slow machine with a later message. */
+    const enter = async (ticket: string): Promise<void> => {
+      const { kind } = await replica.limiter.admit(
+        admission(ticket, { bucket, limit: 1_000, windowMs: 60_000 }),
+      );
+      if (kind === 'queued') await replica.granted(ticket);
+      else expect(kind).toBe('granted');
+    };
+    await enter('before');
+    const keys = await server.probe.keys(`*${bucket}*`);
+    expect(keys.length).toBeGreaterThan(0);
+    for (const key of keys) await server.probe.set(key, 'not ours');
+    await enter('after');
+    expect(replica.noted).toEqual(['mode redis']);
+    await replica.close();
+  },
+);
+
+test('a command with an unexpected error reply is sent once, makes Redis unavailable at once and is logged as a bug', async () => {
+  const bugs: string[] = [];
+  const log = { ...noTelemetry.log, bug: (_text: string, cause: unknown) => void bugs.push(String(cause)) };
+  const telemetry = { ...noTelemetry, log };
+  const { health, close } = await startHealth(server, { telemetry, tripsOnPermanentError: true });
+  await server.probe.set('text', 'not a list');
+  let sent = 0;
+  const refused = health.run('other', (client) => {
+    sent += 1;
+    return client.lpush('text', 'more');
+  });
+  expect(await refused).toBeNull();
+  expect([sent, health.isUp]).toEqual([1, false]);
+  expect(bugs).toEqual([expect.stringMatching(/^ReplyError: WRONGTYPE/)]);
+  // Redis is there and is tried again: one wrong key does not make it unavailable for good.
+  await new Promise<void>((resolve) => {
+    health.watch({ onUnavailable: () => {}, onAvailable: resolve });
+  });
+  const read = await health.run('other', (client) => client.get('text'));
+  expect(read).toBe('not a list');
+  close();
 });

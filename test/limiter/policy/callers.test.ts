@@ -85,18 +85,7 @@ atOrigins('callers of a workspace', (instant) => {
     expect(next.filter((ticket) => ticket.startsWith('b'))).toHaveLength(5);
   });
 
-  test('that are gone leave their places to new ones', () => {
-    const line = waiting(instant, many('loop', 3_000));
-    for (let at = 0; at < maxCallers + 200; at += 1) {
-      enter(line.at(2_000 + 200 * at), [[`t${at}`, `c_${at}`]]);
-      line.run(2_199 + 200 * at);
-    }
-    const lines = line.lane().callers?.lines;
-    expect(lines?.size).toBeLessThanOrEqual(maxCallers);
-    expect(lines?.has(callerKey('other'))).toBe(false);
-  });
-
-  test.each(Array.from({ length: 20 }, (_, at) => at + 1))('are told where they stand: seed %i', (seed) => {
+  test.each([1, 2, 3, 4, 5, 6])('are told where they stand: seed %i', (seed) => {
     const draw = new Chance(seed);
     const asking = names(40).map((ticket): Asking => [
       ticket,
@@ -117,10 +106,22 @@ atOrigins('callers of a workspace', (instant) => {
   });
 });
 
-// Takes seconds; it has nothing to do with where a clock begins.
+// These take seconds, and have nothing to do with where a clock begins.
+const began: Instant = (afterMs) => 1.79e12 + afterMs;
+test('callers that are gone leave their places to new ones', () => {
+  const line = waiting(began, many('loop', 3_000));
+  for (let at = 0; at < maxCallers + 200; at += 1) {
+    enter(line.at(2_000 + 200 * at), [[`t${at}`, `c_${at}`]]);
+    line.run(2_199 + 200 * at);
+  }
+  const lines = line.lane().callers?.lines;
+  expect(lines?.size).toBeLessThanOrEqual(maxCallers);
+  expect(lines?.has(callerKey('other'))).toBe(false);
+});
+
 test('callers of a workspace are no more than a thousand and one at a time', () => {
   const line = waiting(
-    (afterMs) => 1.79e12 + afterMs,
+    began,
     names(maxCallers + 50).map((ticket, at) => [ticket, `c_${String(at).padStart(4, '0')}`]),
   );
   const { callers } = line.lane();
