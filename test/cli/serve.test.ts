@@ -1,8 +1,10 @@
 /** `sluice serve`: where it listens, why it cannot, what it writes, and that Ctrl-C ends it. */
+import { execFile } from 'node:child_process';
 import { EventEmitter, once } from 'node:events';
 import { writeFileSync } from 'node:fs';
-import { connect, createServer, type AddressInfo } from 'node:net';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { setImmediate } from 'node:timers/promises';
+import { promisify } from 'node:util';
 import { afterEach, expect, test } from '@jest/globals';
 import { endSignals } from '../../src/cli/io.ts';
 import { announcement } from '../../src/cli/serve.ts';
@@ -119,3 +121,26 @@ test('at a terminal it says where to call and where to look, and what will surpr
     expect(said).toContain(words);
   expect(said).toMatch(/^warning: {3}.*beta/m);
 });
+
+const entry = 'bin/sluice.mjs';
+const words = (version: string): string =>
+  `Sluice needs Node 24.18.1 or newer; this is ${version}. Older versions drop header fields that frame a body. ` +
+  'Install Node 24: https://nodejs.org/en/download\n';
+
+/** What the command says in a process that takes itself for this version. */
+async function saidBy(version: string): Promise<unknown> {
+  const pretence = `Object.defineProperty(process.versions, 'node', { value: '${version}' })`;
+  const args = ['--import', `data:text/javascript,${encodeURIComponent(pretence)}`, entry, '--help'];
+  const { stdout, stderr, code } = await promisify(execFile)(process.execPath, args)
+    .then((said) => ({ ...said, code: 0 }))
+    .catch((failure: { stdout: string; stderr: string; code: number }) => failure);
+  return { stderr, code, helped: stdout.startsWith('Usage: sluice') };
+}
+
+test.each(['14.21.3', '20.19.5', '24.18.0'])('Node %s is told which one is needed', async (version) =>
+  expect(await saidBy(version)).toEqual({ stderr: words(version), code: 1, helped: false }),
+);
+
+test.each(['24.18.1', '24.19.0', '26.0.0'])('Node %s runs the command', async (version) =>
+  expect(await saidBy(version)).toMatchObject({ code: 0, helped: true }),
+);
