@@ -152,26 +152,6 @@ describe('the activity API', () => {
     expect((await alone.own('ws-7'))?.headroom?.growth).toBeGreaterThan(1);
   });
 
-  test('states ceilings, waits, absorbed throttles, refusals and headroom', async () => {
-    const { clock, call, own } = observed();
-    for (let second = 0; second < 60; second++) {
-      call({ times: 5 });
-      clock.advance(1_000);
-    }
-    call({ end: 'throttled' });
-    call({ end: 'flight' });
-    call({ end: 'shed' });
-    expect(await own('acme')).toMatchObject({
-      ceilings: { perMinute: { remaining: 412, resetMs: 1_205 } },
-      waiting: 1,
-      inFlight: 1,
-      nextSlotMs: 120,
-      recent: { calls: 301, absorbed: 1, shed: { wait_too_long: 1 } },
-      headroom: { busiestMinute: 300, usedRatio: 0.6, growth: 0 },
-      answer: { tone: 'red', text: 'No: calls refused' },
-    });
-  });
-
   test('tells a workspace that its calls fail in the words in which it tells the operator', async () => {
     const { activity, call, own } = observed();
     call({ end: 'failed' });

@@ -154,22 +154,6 @@ describe('the answer says what an operator did wrong, or what an upstream does:'
     });
   });
 
-  test('the limit that is configured for an upstream that nobody calls', async () => {
-    await start('limits: { requestsPerMinute: 60 }');
-    const limits = [{ owner: 'setting', unit: 'requests', windowMs: 60_000, limit: 60, used: 0 }];
-    expect((await said()).upstreams).toMatchObject([{ limits }]);
-  });
-
-  test('that every API can take more, after the first success behind errors', async () => {
-    await start('limits: { requestsPerMinute: 60 }');
-    answer = [401, '{}'];
-    await calls(5);
-    answer = [200, '{}'];
-    await calls(1);
-    expect((await said()).answer.sentence).toBe('Yes: every API can take more.');
-    expect(await metrics()).toMatch(/^sluice_headroom_ratio\{upstream="api"\} [1-9]/m);
-  });
-
   test('a pause, with its end and the command that ends it, and then what the upstream refuses as its own', async () => {
     await start('');
     await control('pause?seconds=90');

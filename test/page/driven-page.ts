@@ -168,17 +168,10 @@ export type DrivenPage = Awaited<ReturnType<typeof drivenPage>>;
 /** A bucket of an upstream with one meter of requests a minute, so full; `closedMs` is for how long it is closed. */
 export const bucketOf = (
   upstream: string,
-  {
-    limit = 500,
-    used = 0.5,
-    closedMs = 0,
-    more = [] as readonly MeterSnapshot[],
-    isReported = true,
-    reserved = 0,
-  } = {},
+  { limit = 500, used = 0.5, closedMs = 0, more = [] as readonly MeterSnapshot[], isReported = true } = {},
 ): BucketSnapshot => {
   const meter = { meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported } as const;
-  return bucketSnapshot({ bucket: bucketKey(upstream), closedMs, reserved, meters: [meter, ...more] });
+  return bucketSnapshot({ bucket: bucketKey(upstream), closedMs, meters: [meter, ...more] });
 };
 
 /** A workspace's lane of an upstream; `used`: the share of its ceiling. */

@@ -1,9 +1,9 @@
-import { afterEach, describe, expect, test } from '@jest/globals';
 import { once } from 'node:events';
 import { request } from 'node:http';
+import { afterEach, describe, expect, test } from '@jest/globals';
 import type { PageState } from '../../src/page/page.ts';
 import { skippingClock } from '../support/skipping-clock.ts';
-import { bucketOf, drivenPage, laneOf, type DrivenPage } from './driven-page.ts';
+import { type DrivenPage, drivenPage } from './driven-page.ts';
 import { makeState, pageStates } from './states.ts';
 
 /** Reads events of the page until `name` has come; its data, parsed. */
@@ -60,37 +60,6 @@ describe('the live page', () => {
       expect([path, asset.status]).toEqual([path, 200]);
       expect((await asset.text()).length).toBeGreaterThan(100);
     }
-  });
-
-  test('shows the figures of the metrics', async () => {
-    page = await drivenPage(skippingClock());
-    const { play, state } = page;
-    state.buckets.set('openai', [bucketOf('openai', { used: 0.62, reserved: 3 })]);
-    state.lanes.set('openai', [laneOf('canary-1', 'openai', { perMinute: 60, used: 0.1 + 0.2 })]);
-    play({ workspace: 'canary-1', upstream: 'openai', end: 'wait', waitedMs: 3_000 });
-    play({ workspace: 'canary-1', upstream: 'shop', end: 'flight' });
-    play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'ceiling_minute' });
-    const shown = (await eventFrom(page.url, 'state')) as PageState;
-    const metrics = (await page.telemetry.metrics()).body;
-    const [openai, shop] = shown.upstreams;
-    expect(openai).toMatchObject({
-      upstream: 'openai',
-      waiting: 1,
-      reserved: 3,
-      recent: { calls: 2, refused: 1 },
-      lastHour: { refused: 1, heldBy: { ceiling_minute: 1 } },
-    });
-    expect(shop).toMatchObject({ upstream: 'shop', inFlight: 1 });
-    expect(metrics).toContain('sluice_queue_depth{upstream="openai"} 1');
-    expect(metrics).toContain('sluice_in_flight{upstream="shop"} 1');
-    expect(metrics).toContain('sluice_bucket_used_ratio{upstream="openai",dimension="requests"} 0.62');
-    expect(metrics).toContain('sluice_held_refusals_total{upstream="openai",held_by="ceiling_minute"} 1');
-    expect(metrics).toContain('sluice_headroom_ratio{upstream="openai"} 0');
-    const [requests, ceiling] = openai?.limits ?? [];
-    expect([requests?.owner, requests?.used, requests?.limit]).toEqual(['provider', 310, 500]);
-    // The share is no round number.
-    expect([ceiling?.owner, ceiling?.used, ceiling?.limit]).toEqual(['ceiling', 18, 60]);
-    expect(ceiling?.workspace).toMatch(/^w_[0-9a-f]{16}$/);
   });
 
   test('refuses readers above its bound', async () => {

@@ -142,17 +142,6 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     tone: 'red',
     last: ({ state }) => void state.credentials.push({ upstream: 'openai', expiresInMs: -120_000 }),
   },
-  paused: {
-    says: /^No for openai: an operator paused it\./,
-    wrongNow: /9.calls wait, the longest for \d+.s of 75.s\. 4.calls were refused/,
-    heldBy: /^The pause since 17:20.UTC\. It ends by itself at \d\d:\d\d:\d\d.UTC\.$/,
-    tone: 'red',
-    last(page) {
-      waiting(page, 'openai', 9, 62_000);
-      refused('openai', 4, 'closed')(page);
-      page.state.pauses.set('openai', { ms: 600_000, since });
-    },
-  },
   overloaded: {
     says: /^No: Sluice has too much to do\./,
     wrongNow: /run more replicas/,
@@ -175,31 +164,11 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     tone: 'red',
     last: ({ play }) => play({ workspace: 'canary-2', upstream: 'shop', end: 'failed', times: 40 }),
   },
-  'ceiling refuses': {
-    says: /^No for openai: calls are refused at your ceilings\./,
-    wrongNow: /refused since/,
-    tone: 'red',
-    first: laneOfOpenai({ perMinute: 30, used: 1 }),
-    flows: [{ upstream: 'openai', perMinute: 28 }, ...calm.slice(1)],
-    late: [{ upstream: 'openai', perMinute: 2, refused: 24, heldBy: 'ceiling_minute' }],
-  },
-  'reload refused': {
-    says: /^Yes, but your last change is not in force\./,
-    wrongNow: /^Your configuration was refused at \d\d:\d\d.UTC\. The/,
-    tone: 'amber',
-    last: ({ telemetry }) => telemetry.configurationRead('refused'),
-  },
   'Redis away': {
     says: /^Not now: Redis is away\./,
     wrongNow: /Calls pass/,
     tone: 'amber',
     last: ({ telemetry }) => telemetry.limiterMode('local'),
-  },
-  'Redis away, refusing': {
-    says: /^No: Redis is away and Sluice refuses all calls\./,
-    wrongNow: /refused since/,
-    tone: 'red',
-    last: ({ telemetry }) => telemetry.limiterMode('deny'),
   },
   closed: {
     says: /^Not now for shop: it asked us to stop until \d\d:\d\d:\d\d.UTC\. Yes for 2 of 3\./,
@@ -264,34 +233,6 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     last(page) {
       throttled(page);
       refused('shop', 2, 'closed')(page);
-    },
-  },
-  'closed, at a ceiling a moment ago': {
-    says: /^No for shop: it says “too many requests”\./,
-    wrongNow: /^15.calls were refused since/,
-    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; \d.min are left\.$/,
-    tone: 'red',
-    first: closedShop,
-    last(page) {
-      throttled(page);
-      refused('shop', 6, 'ceiling_minute')(page);
-      refused('shop', 9, 'closed')(page);
-    },
-  },
-  'full earlier, with a day more used': {
-    says: /^No for openai: it was full at \d\d:\d\d.UTC\./,
-    wrongNow: /^Nothing now\. 9.calls were refused in the last hour\./,
-    heldBy: /^The provider’s limit of 30,000 tokens a minute\./,
-    tone: 'amber',
-    first(page) {
-      const [bucket] = page.state.buckets.get('openai') ?? [];
-      if (bucket === undefined) throw new Error('no bucket');
-      const meters = bucket.meters.map((meter) => ({
-        ...meter,
-        level: meter.meter === 'requests_day' ? 9_000 : 0,
-      }));
-      page.state.buckets.set('openai', [{ ...bucket, meters }]);
-      refused('openai', 9, 'tokens')(page);
     },
   },
   'at a ceiling of a minute, with a day more used': {

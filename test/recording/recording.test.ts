@@ -255,17 +255,4 @@ describe('sluice record', () => {
   ])('%j is a mistake', async (args, said) =>
     expect(await ran(['record', ...args])).toMatchObject({ code: 2, err: expect.stringMatching(said) }),
   );
-
-  test('what answers otherwise than a Sluice is named, also with JSON', async () => {
-    const other = await listening((_request, response) => void response.end('{"paused":true}'));
-    for (const [admin, said] of [
-      [gateway.url, gateway.url],
-      [other.url, 'is no recording'],
-    ] as const) {
-      const { ended, err } = begun(['record', '--seconds', '1', '--admin', admin], terminals);
-      expect(await ended).toBe(1);
-      expect(err.join()).toContain(said);
-    }
-    await other.close();
-  });
 });

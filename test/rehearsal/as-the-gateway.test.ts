@@ -130,18 +130,6 @@ const changes: readonly Change[] = [
     arrivals: arrivals(300, 300),
   },
   {
-    name: 'a ceiling is raised under which calls were refused',
-    before: generic('limits: { requestsPerMinute: 30, maxWaitSeconds: 5 }', one),
-    after: generic('limits: { requestsPerMinute: 90, maxWaitSeconds: 5 }', one),
-    arrivals: arrivals(200, 500, {}, ['acme']),
-  },
-  {
-    name: 'a language model gets twice the calls, with the requests that it states',
-    before: model('limits: {}', 60, 1_000_000),
-    arrivals: arrivals(150, 600, asked50),
-    times: 2,
-  },
-  {
     name: 'a language model allows fewer tokens',
     before: model('limits: { tokensPerMinute: 60000 }', 1_000, 60_000),
     after: model('limits: { tokensPerMinute: 15000 }', 1_000, 15_000),
@@ -169,12 +157,6 @@ const changes: readonly Change[] = [
     name: 'workspaces have keys of their own that turn out to share one quota, and get twice the calls',
     before: ownKeys,
     arrivals: arrivals(150, 600, asked50),
-    times: 2,
-  },
-  {
-    name: 'a shop, serialized, gets twice the calls',
-    before: shop(''),
-    arrivals: arrivals(120, 700, { serviceMs: 600 }),
     times: 2,
   },
   {
@@ -223,14 +205,6 @@ const changes: readonly Change[] = [
     before: draining(30),
     after: draining(40),
     arrivals: mixed(150, 300, (n) => ({ fields: { prefer: 'reserve, wait=1' }, comesBack: n % 3 !== 0 })),
-  },
-  {
-    name: 'urgent calls and calls that ask for a wait of their own meet a lower ceiling',
-    before: lowered(600),
-    after: lowered(40),
-    arrivals: mixed(150, 400, (n) => ({
-      fields: n % 5 === 0 ? { priority: 'u=0' } : n % 3 === 0 ? { prefer: 'wait=10' } : {},
-    })),
   },
 ];
 

@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import {
   createLanguageModelSimulator,
   type LanguageModelOptions,
@@ -12,20 +13,19 @@ const recordedFields = (id: string, prefix: string): Record<string, string> =>
   Object.fromEntries(Object.entries(sample(id).fields).filter(([name]) => name.startsWith(prefix)));
 
 const instant = { baseMs: 0, perTokenMs: 0, jitter: 0 };
-const running: LanguageModelSimulator[] = [];
+const running: Pick<LanguageModelSimulator, 'state' | 'close'>[] = [];
 
 async function start(options: LanguageModelOptions) {
-  const clock = manualClock();
-  const simulator = createLanguageModelSimulator({ clock, latency: instant, ...options });
+  const simulator = createLanguageModelSimulator({ clock: manualClock(), latency: instant, ...options });
   running.push(simulator);
   const { url } = await simulator.listen();
-  const call = async (body: object, path = '/v1/chat/completions', headers = {}): Promise<Response> =>
+  const call = async (body: object, path = '/v1/chat/completions'): Promise<Response> =>
     await fetch(url + path, {
       method: 'POST',
-      headers: { authorization: 'Bearer sk-sim', 'content-type': 'application/json', ...headers },
+      headers: { authorization: 'Bearer sk-sim', 'content-type': 'application/json' },
       body: JSON.stringify(body),
     });
-  return { simulator, clock, call };
+  return { simulator, call };
 }
 
 afterEach(async () => {
@@ -62,7 +62,6 @@ interface Recorded {
 }
 
 const qwen = 'qwen/qwen3.8-27b';
-const limits = { 'gpt-4o-mini': { tpm: 50_000 } };
 
 /** By sample. A refusal has the recorded body. */
 const recorded: Readonly<Record<string, Recorded>> = {
@@ -81,21 +80,6 @@ const recorded: Readonly<Record<string, Recorded>> = {
     fields: ['x-ratelimit-', 'retry-after'],
     // The live headers were computed a fraction of a millisecond after the decision; here both are one instant.
     headers: { 'x-ratelimit-reset-tokens': '58.892s', 'openai-organization': null },
-  },
-  U07: {
-    what: 'a refusal by the lower limit of a project names the project',
-    options: { orgs: { 'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } } } },
-    used: [47_949, { dimension: 'tpm', model: 'gpt-4o-mini', project: 'proj_J' }],
-    body: chat(3006, 'gpt-4o-mini'),
-    status: 429,
-    headers: { 'x-ratelimit-limit-project-tokens': '50000' },
-  },
-  U10: {
-    what: 'a call larger than the bucket is refused without Retry-After',
-    options: { orgs: org('org-x') },
-    body: chat(34_307),
-    status: 429,
-    headers: { 'retry-after': null },
   },
   U18: {
     what: 'Groq answers 413 to a call larger than its input tokens per minute',
@@ -123,25 +107,26 @@ describe('the simulated language model responds as the recorded service did:', (
   });
 });
 
-test('Anthropic states absolute resets, rounds tokens and charges output while it is produced', async () => {
-  const { call, clock } = await start({
-    dialect: 'anthropic',
-    models: { c: { rpm: 50, itpm: 30_000, otpm: 10 } },
-  });
-  const body = { ...chat(1500, 'c'), max_tokens: 100 };
-  const first = await call(body, '/v1/messages', { 'x-api-key': 'sk-sim' });
-  expect(Object.fromEntries(first.headers)).toMatchObject({
-    'anthropic-ratelimit-requests-remaining': '49',
-    'anthropic-ratelimit-requests-reset': '2026-01-01T00:00:02Z',
-    'anthropic-ratelimit-input-tokens-remaining': '29000',
-    'anthropic-ratelimit-output-tokens-reset': '2026-01-01T00:00:00Z',
-  });
-  const second = await call(body, '/v1/messages');
-  expect(second.status).toBe(429);
-  expect(Object.fromEntries(second.headers)).toMatchObject({
-    'retry-after': '42',
-    'x-should-retry': 'true',
-  });
-  clock.advance(42_000);
-  expect((await call(body, '/v1/messages')).status).toBe(200);
+test('the simulated REST bucket counts from 1/40, refuses the 41st call as recorded (sample U33), and drains 2 per second', async () => {
+  const clock = manualClock();
+  const simulator = createCommerceSimulator({ clock, latency: { minMs: 0, maxMs: 0 } });
+  running.push(simulator);
+  const { url } = await simulator.listen();
+  const headers = { 'x-shopify-access-token': 'shpat_sim' };
+  const send = () => fetch(`${url}/admin/api/2026-10/products.json?limit=1`, { headers });
+  const limitOf = (response: Response) => response.headers.get('x-shopify-shop-api-call-limit');
+  expect(limitOf(await send())).toBe('1/40');
+  simulator.consume(39);
+  const refused = await send();
+  expect([refused.status, limitOf(refused), refused.headers.get('retry-after')]).toEqual([
+    429,
+    '40/40',
+    '2.0',
+  ]);
+  expect(await refused.json()).toEqual(sample('U33').body);
+  clock.advance(499);
+  expect((await send()).status).toBe(429);
+  expect(simulator.log.at(-1)).toMatchObject({ decision: 'throttled', waitMs: 1, insideRetryAfter: true });
+  clock.advance(1);
+  expect(limitOf(await send())).toBe('40/40');
 });
