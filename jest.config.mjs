@@ -7,6 +7,7 @@ import { availableParallelism } from 'node:os';
  */
 const long = [
   'test/cli/output.test.ts',
+  'test/ingress/held-memory.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/replies.test.ts',
@@ -17,7 +18,7 @@ const long = [
   'test/page/page.test.ts',
   'test/sdk/examples.test.ts',
   'test/sdk/language-models.test.ts',
-  'test/sdk/python-clients.test.ts',
+  'test/sdk/other-clients.test.ts',
   'test/sdk/reservations.test.ts',
   'test/simulation/metering/bursts.test.ts',
   'test/simulation/metering/windows.test.ts',

@@ -1,7 +1,13 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, test } from '@jest/globals';
+import { systemRandom } from '../../src/clock.ts';
 import { ChangingSource } from '../../src/credentials/changing-source.ts';
+import { Credentials } from '../../src/credentials/credentials.ts';
 import type { Fetched } from '../../src/credentials/token-endpoint.ts';
 import { manualClock } from '../support/manual-clock.ts';
+import { upstreamSettings } from '../support/upstream-settings.ts';
 
 /** A source whose fetches the test answers, in the middle of every range of chance. The first one is under way. */
 function driven() {
@@ -165,4 +171,31 @@ describe('a refusal of a token by the upstream', () => {
     clock.advance(1_000);
     expect(source.refused(3)).toBe(true);
   });
+});
+
+test('a credential that is asked for after the end of the gateway leaves no timer', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-closed-'));
+  const path = join(folder, 'token');
+  writeFileSync(path, 'secret\n');
+  const clock = manualClock();
+  const never = (): never => {
+    throw new Error('not a token of an endpoint');
+  };
+  const credentials = new Credentials({
+    clock,
+    random: systemRandom,
+    telemetry: { count: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
+    settings: { privacy: { labelKey: 'k' }, upstreams: new Map() } as never,
+    send: never,
+    createMap: null,
+  });
+  const source = { kind: 'file', path, prefix: '' } as const;
+  const credential = { field: 'authorization', source, quota: path };
+  const use = { credential, upstream: upstreamSettings('shop', ['https://shop.example']) };
+  credentials.now(use);
+  expect(clock.waiting).toBeGreaterThan(0);
+  await credentials.close();
+  credentials.now(use);
+  expect(clock.waiting).toBe(0);
+  rmSync(folder, { recursive: true });
 });

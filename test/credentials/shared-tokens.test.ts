@@ -1,42 +1,21 @@
 /** Tokens over several replicas and a real Redis: one is fetched for all, and Redis alone reveals none. */
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { fetchForAll, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
 import type { Fetched } from '../../src/credentials/token-endpoint.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
-import { createSharedRedis } from '../../src/replicated/shared-redis.ts';
-import { plainRedis } from '../support/plain-redis.ts';
-import { startRedis, type RedisServer } from '../support/redis.ts';
+import { onRedis } from '../support/shared-redis.ts';
 import { oauthClient } from '../support/token-endpoint.ts';
 import { upstreamSettings } from '../support/upstream-settings.ts';
 
 const labelKey = 'a label key for tests only';
-let redis: RedisServer;
-let probe: Redis;
-
-beforeAll(async () => {
-  redis = await startRedis();
-  probe = new Redis(redis.port);
-});
-beforeEach(() => probe.flushall());
-afterAll(async () => {
-  probe.disconnect();
-  await redis.stop();
-});
+const redis = onRedis();
 
 describe('a shared token', () => {
   const client = { ...oauthClient, clientId: 'canary-id', clientSecret: 'canary-secret' };
-  const open: { close(): void }[] = [];
-  afterEach(() => {
-    for (const each of open.splice(0)) each.close();
-  });
-  const mapOn = (port: number, key = labelKey): RedisMap<SharedToken> => {
-    const settings = plainRedis({ nodes: [{ host: '127.0.0.1', port }] });
-    const shared = createSharedRedis(settings, { clock: systemClock, random: systemRandom }, () => {});
-    open.push(shared);
-    return new RedisMap({ redis: shared, name: 'token.3', labelKey: key });
-  };
+  const mapOn = (port: number, key = labelKey): RedisMap<SharedToken> =>
+    new RedisMap({ redis: redis.connect({ port }), name: 'token.3', labelKey: key });
   /** A replica with this label key, whose endpoint issues numbered tokens. */
   const replica = (key = labelKey, map = mapOn(redis.port, key)) => {
     const asked: (string | null)[] = [];
@@ -87,10 +66,12 @@ describe('a shared token', () => {
     const stranger = replica('another label key, of a stranger');
     await stranger.fetch();
     expect(stranger.asked).toHaveLength(1);
-    const keys = await probe.keys('*');
+    const keys = await redis.probe.keys('*');
     expect(keys.length).toBeGreaterThan(0);
     for (const key of keys)
-      expect(`${key} ${(await probe.getBuffer(key))?.toString('latin1') ?? ''}`).not.toContain('canary');
+      expect(`${key} ${(await redis.probe.getBuffer(key))?.toString('latin1') ?? ''}`).not.toContain(
+        'canary',
+      );
   });
 
   test('is fetched by each replica itself while Redis is unavailable', async () => {

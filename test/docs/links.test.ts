@@ -1,10 +1,16 @@
-/** Every link of a document, and every page that sources and rules name, is there with its anchor; the site has every page, and a picture of each diagram. */
+/**
+ * Every link of a document, and every page that sources and rules name, is there with its anchor; the site has every page, and a picture of
+ * each diagram. Every whole configuration that a document shows can be used. What the image installs is under a licence that is named,
+ * and is in the bill of materials with its version.
+ */
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from '@jest/globals';
+import { parse } from 'yaml';
 import { anchorOf, isPage, isUnlisted, menu, pictureOf } from '../../site/pages.ts';
+import { filled, parse as parseSettings } from '../config/parse.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const textOf = (path: string): string => readFileSync(join(root, path), 'utf8');
@@ -74,4 +80,66 @@ test('each diagram has its picture, and no other picture is there', () => {
   const blocks = pages.flatMap((path) => [...textOf(path).matchAll(/^```mermaid\n([^]*?)^```/gm)]);
   const wanted = blocks.map(([, source = '']) => `site/pictures/${pictureOf(source)}`);
   expect(files.filter((path) => path.startsWith('site/pictures/')).toSorted()).toEqual(wanted.toSorted());
+});
+
+const hash = 'sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb';
+const documents = pages.filter((path) => path === 'README.md' || path.startsWith('docs/'));
+const shown = documents.flatMap((page) =>
+  [...textOf(page).matchAll(/```yaml\n([^]*?)```/g)]
+    .map(([, yaml = ''], index) => ({ page, index, yaml }))
+    .filter(({ yaml }) => /^upstreams:/m.test(yaml)),
+);
+
+test.each(shown)('the configuration in block $index of $page can be used', ({ yaml }) => {
+  const file = { workspaces: { acme: { keys: [hash] } }, ...(parse(yaml) as object) };
+  expect(parseSettings(JSON.stringify(file), filled(yaml)).upstreams.size).toBeGreaterThan(0);
+});
+
+test('documents show configurations', () => expect(shown.length).toBeGreaterThan(5));
+
+const security = textOf('SECURITY.md');
+const manifest = JSON.parse(textOf('package.json')) as {
+  readonly scripts: Readonly<Record<string, string>>;
+};
+interface Locked {
+  readonly license?: string;
+  readonly version?: string;
+  readonly dev?: boolean;
+  readonly optional?: boolean;
+  /** A workspace of this repository. */
+  readonly link?: boolean;
+}
+const { packages } = JSON.parse(textOf('package-lock.json')) as {
+  readonly packages: Readonly<Record<string, Locked>>;
+};
+const installed = Object.entries(packages).filter(
+  ([path, { dev, optional, link }]) => path.startsWith('node_modules/') && !(dev || optional || link),
+);
+
+test('every package of the image is under a licence that the page names', () => {
+  const unknown = installed.filter(([, { license = 'none' }]) => !security.includes(license));
+  expect(unknown.map(([path]) => path)).toEqual([]);
+  expect(installed.length).toBeGreaterThan(100);
+});
+
+test('the bill of materials has every package of the image with its version', () => {
+  const [program = '', ...words] = (manifest.scripts['sbom'] ?? '').split(' ');
+  const written = execFileSync(program, words, { cwd: root, encoding: 'utf8', maxBuffer: 50_000_000 });
+  const bill = JSON.parse(written) as {
+    readonly bomFormat: string;
+    readonly metadata: { readonly component: { readonly name: string; readonly 'bom-ref': string } };
+    readonly dependencies: readonly { readonly ref: string; readonly dependsOn: readonly string[] }[];
+    readonly components: readonly { readonly purl?: string; readonly version: string }[];
+  };
+  expect(bill.bomFormat).toBe('CycloneDX');
+  const { name, 'bom-ref': ref } = bill.metadata.component;
+  const own = bill.dependencies.find((one) => one.ref === ref);
+  expect([name, own?.dependsOn.some((on) => on.startsWith('express@'))]).toEqual(['sluice', true]);
+  const versions = new Set(
+    bill.components.map(({ purl = '' }) => decodeURIComponent(purl.split('?')[0] ?? '')),
+  );
+  const missing = installed
+    .map(([path, { version }]) => `pkg:npm/${path.split('node_modules/').at(-1)}@${version}`)
+    .filter((purl) => !versions.has(purl));
+  expect(missing).toEqual([]);
 });

@@ -1,10 +1,10 @@
-/** The connection to Redis: what it does with commands whose replies are lost, with servers that go, and with passwords. */
+/** The connection to Redis: what it does with commands whose replies are lost, with subscriptions, with servers that go, and with passwords. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Socket } from 'node:net';
 import { afterAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock } from '../../src/clock.ts';
@@ -179,3 +179,54 @@ test.each([
 ])('what an ACL refuses is named so, in a script as well: %s', (message) =>
   expect(redisTrouble(new Error(message))?.reason).toBe('permission'),
 );
+
+test('a subscription that is not confirmed is made again until it is', async () => {
+  const redis = await ownRedis();
+  let subscriptions = 0;
+  const silent = new WeakSet<Socket>();
+  // The first two are silent, and everything else works.
+  const wire = await wireTo(redis, {
+    toRedis(bytes, client) {
+      if (!bytes.toString().toLowerCase().includes('\r\nsubscribe\r\n')) return true;
+      subscriptions += 1;
+      if (subscriptions <= 2) silent.add(client);
+      return !silent.has(client);
+    },
+  });
+  const heard: string[] = [];
+  let [failures, readyAt] = [0, 0];
+  const fail = (): void => void (failures += 1);
+  const connection = await connected({ port: wire.port, keyPrefix: 'prefixed:' }, fail, true);
+  connection.subscribe('grants', {
+    onMessage: (text) => void heard.push(text),
+    onReady: () => void (readyAt ||= subscriptions),
+  });
+  await until(() => readyAt > 0);
+  expect(readyAt).toBeGreaterThanOrEqual(3);
+  expect(failures).toBeGreaterThanOrEqual(2);
+  const straight = operator(redis);
+  // A process that was kept from running for two seconds makes its subscription anew: until then nobody hears.
+  await until(async () => (await straight.publish('grants', 'hello')) > 0);
+  await until(() => heard.length > 0);
+  expect(heard).toEqual(['hello']);
+});
+
+test('a connection all of whose channels are refused is closed once, and reports the failure once', async () => {
+  const redis = await ownRedis();
+  const admin = operator(redis);
+  await admin.call('ACL', 'SETUSER', 'default', 'resetchannels');
+  const failures = new Set<unknown>();
+  const connection = await connected(redis, (failure) => void failures.add(failure), true);
+  let isReady = 0;
+  // More than Node lets listen to the end of one socket without a warning.
+  for (let n = 0; n < 20; n += 1)
+    connection.subscribe(`channel-${n}`, {
+      onMessage: () => {},
+      onReady: () => void (isReady += 1),
+    });
+  await until(() => failures.size >= 2);
+  const opened = (await connection.info()).match(/total_connections_received:(\d+)/);
+  expect(failures.size).toBeLessThanOrEqual(Number(opened?.[1]));
+  await admin.call('ACL', 'SETUSER', 'default', 'allchannels');
+  await until(() => isReady === 20);
+});

@@ -3,8 +3,9 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { closeAll, startWorld, type World } from '../journey/world.ts';
 import { pythonWith } from '../support/clients.ts';
-import { run, upstreams, withWorker, type Answer } from './upstream.ts';
+import { type Answer, run, upstreams, withWorker } from './upstream.ts';
 
+const start = upstreams();
 const example = (name: string): string => fileURLToPath(new URL(`../../examples/${name}`, import.meta.url));
 
 describe('with simulated upstreams,', () => {
@@ -57,7 +58,6 @@ describe('with simulated upstreams,', () => {
     }));
 });
 
-const start = upstreams();
 test('agent-loop.mjs calls its tool, passes the result to the model, and does not notice a throttled turn', async () => {
   const stockOf = { name: 'stock_of', arguments: '{"product":"lamp"}' };
   const tool_calls = [{ id: 'call_1', type: 'function', function: stockOf }];
@@ -73,3 +73,42 @@ test('agent-loop.mjs calls its tool, passes the result to the model, and does no
   expect(seen.map(({ messages }) => messages.length)).toEqual([1, 3, 3]);
   expect(seen[2]?.messages[2]?.content).toBe('{"product":"lamp","units":4}');
 });
+
+const pyGithub = pythonWith('PyGithub==2.10.0');
+/** It follows addresses that it finds in bodies. */
+pyGithub.test(
+  `PyGithub lists pages and loads what they name, all through Sluice${pyGithub.why}`,
+  async () => {
+    const isIssues = (line: string): boolean => line.includes('/issues');
+    let isRefused = false;
+    const behind = await start(
+      'speaks: github, credential: Bearer ghp_secret',
+      ({ line, origin }): Answer => {
+        const user = { login: 'ann', url: `${origin}/users/ann` };
+        const shop = `${origin}/repos/acme/shop`;
+        const issue = (number: number) => ({
+          number,
+          title: `issue ${number}`,
+          url: `${shop}/issues/${number}`,
+          user,
+        });
+        if (line.includes('/users/')) return [200, { ...user, name: 'Ann' }];
+        if (!isIssues(line)) return [200, { name: 'shop', url: shop }];
+        if (!isRefused) {
+          isRefused = true;
+          return [403, { message: 'You have exceeded a secondary rate limit.' }, { 'retry-after': '1' }];
+        }
+        if (line.includes('page=2')) return [200, [issue(2)]];
+        return [200, [issue(1)], { link: `<${shop}/issues?page=2>; rel="next"` }];
+      },
+    );
+    const printed = await run(behind, pyGithub.program, [example('python_github.py'), 'acme/shop'], {
+      GITHUB_API: behind.origin,
+    });
+    expect(printed).toBe('1 issue 1 (Ann)\n2 issue 2 (Ann)\n');
+    expect(new Set(behind.log.map(({ fields }) => fields.authorization))).toEqual(
+      new Set(['Bearer ghp_secret']),
+    );
+    expect(behind.log.filter(({ line }) => isIssues(line))).toHaveLength(3);
+  },
+);

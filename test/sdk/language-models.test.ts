@@ -1,15 +1,16 @@
-/** Official clients of language models: what they send and get through Sluice, and what they see of refusals. */
+/** Official clients of language models and of shops: what they send and get through Sluice, and what they see of refusals. */
+import { afterEach, describe, expect, test } from '@jest/globals';
 import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { createAdminApiClient, createAdminRestApiClient } from '@shopify/admin-api-client';
 import { embed, generateText, streamText } from 'ai';
 import OpenAI, { toFile } from 'openai';
 import {
   closeAll,
   highCeilings,
   insideRetryAfter,
-  refuseOnce,
   opened,
+  refuseOnce,
   startWorld,
   tally,
   type World,
@@ -123,4 +124,37 @@ test('openai with a time-out of 2 s and 5 retries makes one upstream call and ge
   const response = await client.chat.completions.create(chat);
   expect(response.choices[0]?.message.content).toBe('late');
   expect(log).toHaveLength(1);
+});
+
+const optionsOf = (world: World) => ({
+  storeDomain: 'acme.myshopify.com',
+  apiVersion: '2026-10',
+  accessToken: world.gateway.keys['acme'] ?? '',
+  customFetchApi: (url: string | URL, init?: RequestInit) => {
+    const { pathname, search } = new URL(url);
+    return fetch(`${world.gateway.url}/via/shop${pathname}${search}`, init);
+  },
+});
+
+test('@shopify/admin-api-client reads and writes by REST', async () => {
+  const world = await startWorld();
+  const client = createAdminRestApiClient(optionsOf(world));
+  expect(await (await client.get('products/count')).json()).toEqual({ count: 120 });
+  const made = await client.post('products', { data: { product: { title: 'Cup' } } });
+  expect(made.status).toBe(201);
+  expect(world.shop.log.map(({ key: sent }) => sent)).toEqual(['shpat_sim', 'shpat_sim']);
+});
+
+test('@shopify/admin-api-client sends GraphQL, gets the cost unchanged, and sees no THROTTLED when the bucket is empty', async () => {
+  const world = await startWorld();
+  const client = createAdminApiClient(optionsOf(world));
+  const query = 'query($n: Int) { products(first: $n) { nodes { id title } } }';
+  const response = await client.request(query, { variables: { n: 1 } });
+  expect(response.data).toMatchObject({ products: { nodes: [{ title: 'title 1' }] } });
+  const throttleStatus = { maximumAvailable: 2000, restoreRate: 100 };
+  expect(response.extensions).toMatchObject({ cost: { requestedQueryCost: 3, throttleStatus } });
+  world.shop.consume(2000, { api: 'graphql' });
+  const later = await client.request('{ products(first: 20) { nodes { id } } }');
+  expect(later.errors).toBeUndefined();
+  expect(later.data).toHaveProperty('products');
 });

@@ -35,7 +35,6 @@ export interface TokenEndpointOptions {
   readonly isRotating?: boolean;
   /** Gives tokens for a refresh token only. */
   readonly refresh?: RefreshRule;
-  readonly client?: { readonly id: string; readonly secret: string };
   /** Hears of all tokens that are valid, at each change; a token is given out when this has ended. */
   readonly onChange?: (valid: readonly string[]) => void | Promise<void>;
 }
@@ -88,7 +87,6 @@ class RefreshChain {
 
 export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
   const { lifeSeconds = 3600, isRotating = false } = options;
-  const { client = { id: oauthClient.clientId, secret: oauthClient.clientSecret } } = options;
   const chain = options.refresh === undefined ? null : new RefreshChain(options.refresh);
   const requests: { headers: IncomingHttpHeaders; body: string }[] = [];
   const issued: string[] = [];
@@ -126,9 +124,12 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
       if (manner.kind === 'hang') return;
       if (manner.kind === 'cut') return void response.destroy();
       if (manner.kind === 'answer') return json(manner.status, manner.body, manner.headers);
-      const words = wordsOf(request.headers, body);
+      const words = new URLSearchParams(body);
+      const isOfClient =
+        words.get('client_id') === oauthClient.clientId &&
+        words.get('client_secret') === oauthClient.clientSecret;
       const grantType = chain === null ? 'client_credentials' : 'refresh_token';
-      if (words.get('grant_type') !== grantType || !isOfClient(request.headers, words, client))
+      if (words.get('grant_type') !== grantType || !isOfClient)
         return json(401, '{"error":"invalid_client"}');
       const used = chain?.use(words.get('refresh_token') ?? '') ?? { kind: 'used', next: null };
       if (used.kind === 'refused') return json(400, '{"error":"invalid_grant"}');
@@ -162,24 +163,4 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}) {
       await server.close();
     },
   };
-}
-
-type Words = Pick<URLSearchParams, 'get'>;
-
-function wordsOf(headers: IncomingHttpHeaders, body: string): Words {
-  if (headers['content-type'] !== 'application/json') return new URLSearchParams(body);
-  return new URLSearchParams(JSON.parse(body) as Record<string, string>);
-}
-
-function isOfClient(
-  headers: IncomingHttpHeaders,
-  words: Words,
-  { id, secret }: { readonly id: string; readonly secret: string },
-): boolean {
-  const basic = /^Basic (.+)$/.exec(headers.authorization ?? '')?.[1];
-  if (basic !== undefined) {
-    const [user = '', ...rest] = Buffer.from(basic, 'base64').toString().split(':');
-    return decodeURIComponent(user) === id && decodeURIComponent(rest.join(':')) === secret;
-  }
-  return words.get('client_id') === id && words.get('client_secret') === secret;
 }

@@ -63,23 +63,6 @@ describe('a request to the upstream', () => {
     expect(await failure(opened.send(changes))).toMatchObject(expected);
     expect(wire(opened)).toBe('');
   });
-
-  test('is reported as sent when its bytes are written: on a new and a kept connection, and not while it waits for a socket', async () => {
-    const opened = await world();
-    opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
-    let sent = 0;
-    const onSent = (): unknown => (sent += 1);
-    await text((await opened.send({ onSent })).body);
-    const kept = await opened.send({ onSent });
-    expect(sent).toBe(2);
-    const waiting = opened.send({ onSent });
-    await new Promise(setImmediate);
-    expect(sent).toBe(2);
-    await text(kept.body);
-    await text((await waiting).body);
-    expect(sent).toBe(3);
-    expect(opened.upstream.connections).toHaveLength(1);
-  });
 });
 
 const gate = () => {

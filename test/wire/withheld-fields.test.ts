@@ -1,11 +1,12 @@
-/** Fields of a response that command the hop in front of Sluice, or a browser, do not leave it. Cookies stay with their upstream. */
+/** What responses have beside those of the upstream, and what of them Sluice withholds: commands to the hop in front of it or to a browser, and cookies of others. */
 import { describe, expect, test } from '@jest/globals';
+import type { RawResponse } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
-import type { RawResponse } from '../support/raw-client.ts';
-import { receivedBy, stacks, type Stack } from './stack-fixture.ts';
+import { until } from '../support/until.ts';
+import { receivedBy, requestLines, type Stack, stacks } from './stack-fixture.ts';
 
-const opened = stacks();
+const opened = stacks({ timeouts: '{ headSeconds: 20 }' });
 
 const get = async (stack: Stack, path: string, more = ''): Promise<RawResponse | undefined> =>
   (await stack.exchange(stack.head('GET', path, more))).responses.at(-1);
@@ -103,4 +104,63 @@ describe('cookies, of clients with one jar for Sluice and the upstreams behind i
     expect(receivedBy(stack)).toMatch(/\r\ncookie: sid=1\r\n/i);
     expect(set(await get(stack, '/via/up/a'))).toEqual(theirs);
   });
+});
+
+test('a silent event stream gets comments between its events and within none, if that is configured', async () => {
+  let allowed = 0;
+  const stack = await opened(
+    async ({ requests, send }) => {
+      await requests(1);
+      send(bytes('HTTP/1.1 200 OK|Content-Type: text/event-stream|Transfer-Encoding: chunked||'));
+      for (const [at, part] of ['data: 1\n\n', 'data: ', '2\n\n', ''].entries()) {
+        await until(() => allowed > at);
+        send(bytes(`${part.length.toString(16)}|${part}|`));
+      }
+    },
+    { more: '    keepAliveComments: 0.05' },
+  );
+  const response = await fetch(`http://127.0.0.1:${stack.port}${stack.proxy('/x')}`, {
+    headers: { authorization: `Bearer ${stack.key}` },
+  });
+  let text = '';
+  const reading = (async () => {
+    for await (const part of response.body ?? []) text += Buffer.from(part).toString();
+  })();
+  const comments = (): number => text.split(': waiting\n\n').length - 1;
+  await until(() => comments() >= 2);
+  allowed += 1;
+  await until(() => text.includes('data: 1'));
+  const before = comments();
+  await until(() => comments() >= before + 2);
+  allowed += 1;
+  await until(() => text.endsWith('data: '));
+  // Several silences long.
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect(text.endsWith('data: ')).toBe(true);
+  allowed += 1;
+  await until(() => text.endsWith(': waiting\n\n'));
+  allowed += 1;
+  await reading;
+  expect(text.replaceAll(': waiting\n\n', '')).toBe('data: 1\n\ndata: 2\n\n');
+});
+
+test('a redirect to a metadata address is passed back and not followed', async () => {
+  const location = 'http://169.254.169.254/latest/meta-data/';
+  const stack = await opened(
+    answering(bytes(`HTTP/1.1 302 Found|Location: ${location}|Content-Length: 0||`)),
+  );
+  for (const path of [stack.proxy('/a'), '/via/up/a']) {
+    const { responses } = await stack.exchange(stack.head('GET', path));
+    expect(responses.map(({ status, field }) => [status, field('location')])).toEqual([[302, location]]);
+  }
+  expect(requestLines(receivedBy(stack))).toHaveLength(2);
+});
+
+test('path and query arrive byte for byte', async () => {
+  const stack = await opened();
+  const odd = "/a;b?a=$&b=$'&c=$`$& /%2f%2F+?q=a+b%20c&&= //x// /a%00'()*!~|^`{} /? /%61/..a/.../".split(' ');
+  for (const path of odd)
+    for (const form of [stack.proxy(path), `/via/up${path}`]) await stack.exchange(stack.head('GET', form));
+  const lines = odd.map((path) => `GET ${path} HTTP/1.1`);
+  expect(requestLines(receivedBy(stack))).toEqual(lines.flatMap((line) => [line, line]));
 });
