@@ -5,7 +5,7 @@ import { Chance } from '../simulation/chance.ts';
 import { pause } from '../support/redis-fleet.ts';
 import { onRedis, type Fleet } from './fleet.ts';
 
-const pairs = Number(process.env['PAIRS'] ?? (process.env['SLUICE_TESTS'] === 'long' ? 1_000 : 200));
+const pairs = Number(process.env['PAIRS'] ?? (process.env['SLUICE_TESTS'] === 'long' ? 1_000 : 100));
 const seed = Number(process.env['SEED'] ?? 1);
 const width = 40;
 

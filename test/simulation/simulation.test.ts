@@ -78,12 +78,12 @@ type Kind = readonly [
 ];
 
 const waiting = 'reconfigured while calls wait';
-const small = seeds ?? 40;
+const small = seeds ?? 24;
 const withLevels = [...levels, waiting, 'fault pause'];
 const kinds: readonly Kind[] = [
-  ['all kinds of upstreams', 'upstreams', 1, seeds ?? 100, 1 / 3, [], ofManyUpstreams],
-  ['callers and background', 'upstreams', levelsFrom, seeds ?? 50, 1 / 4, withLevels, []],
-  ['windows that reloads change', 'upstreams', describedFrom, seeds ?? 20, 0, [waiting], []],
+  ['all kinds of upstreams', 'upstreams', 1, seeds ?? 50, 1 / 3, [], ofManyUpstreams],
+  ['callers and background', 'upstreams', levelsFrom, seeds ?? 25, 1 / 4, withLevels, []],
+  ['windows that reloads change', 'upstreams', describedFrom, seeds ?? 10, 0, [waiting], []],
   ['faults of replicas and Redis', 'faults', 1, small, 1 / 8, [], [...faults, ...ofManyFaults]],
   ['faults, callers and background', 'faults', levelsFrom, small / 2, 0, [...faults, ...levels], []],
   ['faults and clients that return', 'faults', reservingFrom, small / 2, 0, [...faults, ...returns], []],
