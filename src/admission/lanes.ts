@@ -1,8 +1,6 @@
 /**
  * What this process knows of each lane beside the limiter: plain data, of which each part is written by one owner (`ceiling-gate.ts`, or
- * `WaitCauses` here), and the registry that finds it by bucket and lane.
- *
- * Does not own: what is decided by it. Keeps: a lane that a call is in is not forgotten.
+ * `WaitCauses` here). Does not own: what is decided by it; how it is found and forgotten (`queued-call.ts`).
  */
 import type { WaitCause, HeldTime } from '../call.ts';
 import type { CancelTimer } from '../clock.ts';

@@ -1,5 +1,5 @@
 /**
- * All calls of this replica that are in admission: who waits, until when, and how each ends.
+ * All calls of this replica that are in admission, and their lanes: who waits, until when, whose turn it is, and how each ends.
  *
  *   entering ──▶ waiting ──▶ sent ──▶ (waiting ──▶ sent)* ──▶ gone        any state ──▶ gone
  *
@@ -207,7 +207,7 @@ export class QueuedCall implements Ticket {
   }
 }
 
-// The registry
+// The registry: also of the lanes that this process knows, and of whose turn it is under a ceiling. A lane that a call is in is not forgotten
 
 /** How long a lane that is next needs to take its slot, milliseconds: each lane ahead delays a lane's waking by as much. */
 const serviceMs = 10;

@@ -377,7 +377,7 @@ export function reservedIn({ buckets, reserving }: SharedState, ceiling: Ceiling
   return count;
 }
 
-// The state that every replica has of one log: the buckets of one upstream credential. It changes only by `fold` (`fold.ts`), and
+// The state that every replica has of one log: the buckets of one upstream credential. It changes only by `fold`, and
 // everything that decides is in it: two replicas with the same state and the same entry do the same.
 
 /** One term of the log: until every replica has said what it has under way, too little may be known of what was granted before. */

@@ -1,6 +1,6 @@
 /**
- * The data of one bucket: lanes with their lines, meters, leases; how many leases it may have; and what can happen to it. Plain values only,
- * so that a snapshot can hold them. `scheduler.policy.ts` says what the events mean.
+ * The data of one bucket: lanes with their lines, meters, leases; how many leases it may have, what waiting calls cost; and what can happen
+ * to it. Plain values only, so that a snapshot can hold them. `scheduler.policy.ts` says what the events mean.
  *
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
@@ -17,10 +17,9 @@ import {
 import type {
   Admission,
   AdmissionReply,
-  BucketSetting,
   CeilingEdge,
-  LaneSetting,
   Lesson,
+  Reconfiguration,
   Reserved,
   Reserving,
   Settlement,
@@ -423,11 +422,7 @@ export type BucketEvent =
   /** A waiting ticket leaves. */
   | { readonly kind: 'cancel'; readonly ticket: TicketId }
   /** New settings hold for the bucket and these lanes. */
-  | {
-      readonly kind: 'reconfigure';
-      readonly setting: BucketSetting;
-      readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
-    }
+  | ({ readonly kind: 'reconfigure' } & Omit<Reconfiguration, 'bucket'>)
   /** A slot of the lane's ceiling came back in another bucket: the lane does not sleep for its ceiling any more. */
   | { readonly kind: 'wake'; readonly lane: LaneKey }
   /** An operator reopens what a response closed up to this many milliseconds ago. */
@@ -461,8 +456,7 @@ export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): 
   headAt: now - headAgoMs,
 });
 
-// The costs of waiting calls: how much of a cost counts, and the sums of a lane and of a bucket.
-// Part of the specification in `scheduler.policy.ts`.
+// The costs of waiting calls: how much of a cost counts, and the sums of a lane and of a bucket
 
 /**
  * The costs that count for a call: of each meter no more than its limit, where one is known. A client may write any number into

@@ -458,8 +458,7 @@ export function giveUnitsBack(meter: Meter, mark: MeterMark, grantedAt: number, 
 // A meter drains continuously, and lets up to twice its limit pass within one window; an upstream that counts a sliding or a
 // clock window and states nothing refuses a part of that. With a log no window of this length ever holds more than the limit.
 //
-// Owns: which units still count, and until when. Does not own: the limit (`meter.policy.ts`), which lane is next.
-// Invariant: no send is forgotten before its window has passed, wherever within the margin the upstream counted it. Pure.
+// No send is forgotten before its window has passed, wherever within the margin the upstream counted it.
 
 /** `rolling`: each window of this length. `fixed`: windows that begin at whole multiples of it since the epoch. */
 export type CountedWindow = 'rolling' | 'fixed';

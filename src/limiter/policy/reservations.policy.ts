@@ -100,14 +100,11 @@ export function nextSlotAt(bucket: Bucket, ceiling: CeilingKey, perMinute: numbe
   return before === undefined ? null : before + ceilingWindowMs + usualLatenessMs;
 }
 
-/** What a call leaves free for reservations, and until when it is as much at most; `null` = until somebody has left. */
-interface KeptFree {
-  readonly units: ReadonlyMap<MeterName, number>;
-  readonly until: number | null;
-}
-
-/** What the ticket's call leaves free now; `null` = nothing. Of its own lane only the reservations of earlier calls concern it. */
-export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: number): KeptFree | null {
+/**
+ * What the ticket's call leaves free now, and until when it is as much at most (`until`: `null` = until somebody has left); `null` = nothing.
+ * Of its own lane only the reservations of earlier calls concern it.
+ */
+export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: number) {
   const units = new Map<MeterName, number>();
   let until: number | null = null;
   for (const kept of dueReservations(bucket, now)) {

@@ -477,8 +477,7 @@ const goesAtOnce = (bucket: Bucket, { lane, costs, maxInFlight }: LanePosition, 
   });
 
 // The pump in which every transition ends: sweep what expired, wake lanes, then grant heads of lanes in fair order
-// while the bucket is open, has a place in flight left, and every meter the head needs has room. Part of the specification in
-// `scheduler.policy.ts`.
+// while the bucket is open, has a place in flight left, and every meter the head needs has room.
 
 /** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
