@@ -408,7 +408,10 @@ export class WaitRegistry {
   /** How long after a slot has come free the lane wakes, milliseconds. */
   delayMs(own: LaneView): number {
     let ahead = 0;
-    for (const { lane } of this.#rivalsOf(own)) if (ahead < maxAhead && compare(lane, own) < 0) ahead += 1;
+    for (const { lane } of this.#rivalsOf(own)) {
+      if (compare(lane, own) < 0) ahead += 1;
+      if (ahead >= maxAhead) break;
+    }
     return ahead * serviceMs;
   }
 
@@ -457,7 +460,7 @@ export class WaitRegistry {
     });
   }
 
-  /** Lanes that wait for the lane's ceiling, itself among them, and how many calls wait there. Those of the background are rivals of each other only. */
+  /** Lanes that wait for the lane's ceiling, itself among them, each with its waiting calls. Those of the background are rivals of each other only. */
   *#rivalsOf(own: LaneView): Generator<{ readonly lane: LaneView; readonly depth: number }> {
     for (const lane of this.lanesUnder(own.ceiling)) {
       if (isBackground(lane.key) && !isBackground(own.key)) continue;

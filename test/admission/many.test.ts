@@ -1,6 +1,7 @@
 /** Many waiting calls, on virtual time: counted is how often a waiting call is checked, because a measured time would depend on the machine. */
-import { describe, expect, test } from '@jest/globals';
+import { describe, expect, jest, test } from '@jest/globals';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
+import { SharedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { dropped, names, throttled, world } from './world.ts';
 
 test('a slot that is back reaches the only lane that can use it, behind dozens that have calls in flight', async () => {
@@ -18,6 +19,18 @@ test('a slot that is back reaches the only lane that can use it, behind dozens t
   settle('unsent', dropped);
   await pass(100);
   expect(story.slice(102)).toEqual(['waits']);
+});
+
+// Guards a bug: each of the lanes that were woken looked at all others.
+test('a slot that is back costs each of very many lanes under its ceiling a few looks at others', async () => {
+  const { enter, pass, settle } = world({ defaults: { perMinute: 100, maxWaitMs: 600_000 } });
+  enter('unsent', { bucket: 'one' });
+  for (const id of names(500)) enter(id, { bucket: id });
+  await pass(1_000);
+  const looks = jest.spyOn(SharedLimiter.prototype, 'laneCeiling');
+  settle('unsent', dropped);
+  await pass(500);
+  expect(looks.mock.calls.length).toBeLessThan(20_000);
 });
 
 describe('very many waiting calls', () => {
