@@ -114,7 +114,8 @@ export interface Lane {
   ceilingTag: string;
   /** Start tag of the lane's next ticket (start-time fair queueing). */
   start: number;
-  inFlight: number;
+  /** Of its calls in flight. */
+  readonly leases: Set<LeaseToken>;
   /** Waiting tickets, ordered. */
   readonly line: SortedNames<TicketId>;
   /** The same by caller; `null` = no call that waits names one. */

@@ -403,15 +403,16 @@ interface Places {
   readonly grantedAt: number;
 }
 
-function placesOf(leases: readonly Lease[], maxInFlight: number, serviceMs: number): Places {
-  const abandoned = leases.flatMap(({ stage, expiresAt }) => (stage === 'abandoned' ? [expiresAt] : []));
-  return {
-    maxInFlight,
-    inFlight: leases.length,
-    abandoned: abandoned.toSorted((one, other) => one - other),
-    serviceMs,
-    grantedAt: Math.max(...leases.map(({ grantedAt }) => grantedAt)),
-  };
+function placesOf(leases: Iterable<Lease>, maxInFlight: number, serviceMs: number): Places {
+  const abandoned: number[] = [];
+  let [inFlight, latest] = [0, -Infinity];
+  for (const { stage, expiresAt, grantedAt } of leases) {
+    if (stage === 'abandoned') abandoned.push(expiresAt);
+    inFlight += 1;
+    latest = Math.max(latest, grantedAt);
+  }
+  abandoned.sort((one, other) => one - other);
+  return { maxInFlight, inFlight, abandoned, serviceMs, grantedAt: latest };
 }
 
 /** `null`: the lane has no cap. */
@@ -421,17 +422,15 @@ function placesOfLane(
 ): Places | null {
   if (maxInFlight === null) return null;
   const own = [lane, lanes.twinIn(bucket, { key })].flatMap((one) => one ?? []);
-  const isHere = ({ ticket }: Lease): boolean => own.some((one) => one.key === ticket.lane);
-  const leases = own.some(({ inFlight }) => inFlight > 0) ? [...bucket.leases.values()].filter(isHere) : [];
+  const tokens = own.flatMap((one) => [...one.leases]);
+  const leases = tokens.flatMap((token) => bucket.leases.get(token) ?? []);
   return placesOf(leases, maxInFlight, Math.max(serviceMs, ...own.map((one) => one.serviceMs)));
 }
 
 /** `null`: the bucket has no cap. */
 function placesOfBucket(bucket: Bucket, now: number, knownMs = 0): Places | null {
   const max = buckets.maxInFlightOf(bucket, now);
-  return max === null
-    ? null
-    : placesOf([...bucket.leases.values()], max, Math.max(bucket.serviceMs, knownMs));
+  return max === null ? null : placesOf(bucket.leases.values(), max, Math.max(bucket.serviceMs, knownMs));
 }
 
 /**

@@ -31,7 +31,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       perMinute: setting.perMinute,
       ceilingTag: setting.ceilingTag,
       start: turnsOf(bucket, key).virtual,
-      inFlight: 0,
+      leases: new Set(),
       line: new SortedNames(),
       callers: null,
       waitingCosts: new Map(),
@@ -172,8 +172,8 @@ export const twinIn = ({ lanes, background }: Bucket, { key }: Pick<Lane, 'key'>
   background === null ? undefined : lanes.get(twinOf(key));
 
 /** Calls of the workspace in flight: a cap holds for its background and its other calls together. */
-export const inFlightOf = (bucket: Bucket, { key, inFlight }: Lane): number =>
-  inFlight + (twinIn(bucket, { key })?.inFlight ?? 0);
+export const inFlightOf = (bucket: Bucket, { key, leases }: Lane): number =>
+  leases.size + (twinIn(bucket, { key })?.leases.size ?? 0);
 
 /** A call of the lane has come to be in flight, or is so no more. */
 export function noteInFlight(bucket: Bucket, lane: Lane): void {
@@ -199,8 +199,8 @@ export function ceilingOf({ slots, asleep, line }: Lane, now: number): LaneCeili
 
 /** Forgets lanes whose state is that of a new lane: nothing waits, is in flight or asleep, and they have had their turn. */
 export function forgetIdleLanes(bucket: Bucket): void {
-  for (const [key, { line, inFlight, asleep, start }] of bucket.lanes)
-    if (line.size + inFlight + asleep.size === 0 && start <= turnsOf(bucket, key).virtual)
+  for (const [key, { line, leases, asleep, start }] of bucket.lanes)
+    if (line.size + leases.size + asleep.size === 0 && start <= turnsOf(bucket, key).virtual)
       bucket.lanes.delete(key);
 }
 

@@ -477,7 +477,7 @@ const goesAtOnce = (bucket: Bucket, { lane, costs, maxInFlight }: LanePosition, 
   });
 
 // The pump in which every transition ends: sweep what expired, wake lanes, then grant heads of lanes in fair order
-// while the bucket is open, has a place in flight left, and every meter the head needs has room.
+// while the bucket is open, has a place in flight left, and every meter the head needs has room
 
 /** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
@@ -696,11 +696,11 @@ function soonest(a: number | null, b: number | null): number | null {
 }
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
-export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
+function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
   learning.markLeaseAnswered(bucket, lease);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
-  lane.inFlight -= 1;
+  lane.leases.delete(lease.token);
   if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = null;
   lanes.noteInFlight(bucket, lane);
 }
@@ -756,7 +756,7 @@ export function grant(
   const service = buckets.serviceCost(bucket, costs);
   lane.start += service / lane.weight;
   lanes.takeTurn(lane, ticket, service);
-  lane.inFlight += 1;
+  lane.leases.add(token);
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
   lanes.noteInFlight(bucket, lane);
   const { id, replica } = ticket;

@@ -1,5 +1,5 @@
 /** What a call is told of its wait, against when it really leaves. */
-import { expect, test } from '@jest/globals';
+import { expect, jest, test } from '@jest/globals';
 import { atOrigins } from '../../support/at-origins.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { names, TestBucket, throttled } from './scheduling.ts';
@@ -89,6 +89,15 @@ atOrigins('the forecast for a call', (instant) => {
     // How late the call under way is already counts, too.
     expect(line.at(1_250).waitMs('c')).toBe(20);
     expect(line.at(6_200).waitMs('c')).toBe(4_960);
+  });
+
+  // Guards a bug: each call that waited in a capped lane cost a look at every call in flight of its bucket.
+  test('in a capped lane looks at no calls in flight of other lanes', () => {
+    const line = new TestBucket(instant, serial);
+    line.enter(['a', 'b']);
+    const looks = jest.spyOn(line.bucket.leases, 'values');
+    expect(line.at(9_000).forecast('b')?.heldBy).toBe('serialized');
+    expect(looks).not.toHaveBeenCalled();
   });
 
   test('counts a first call under way that takes long as if it lasted as long again', () => {

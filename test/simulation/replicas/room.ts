@@ -85,7 +85,7 @@ export class Room {
     // A call of unknown fate counts as in flight for a lease.
     const held = [...(model.bucket?.lanes.values() ?? [])]
       .filter(({ key: lane }) => keyed(this.#ledger.plan.lanes, lane).workspace === workspace)
-      .reduce((sum, { inFlight }) => sum + inFlight, 0);
+      .reduce((sum, { leases }) => sum + leases.size, 0);
     if (maxInFlight !== null && (held >= maxInFlight || this.#mayKeepLanes(now))) return false;
     const ticket = model.bucket?.tickets.get(ticketId(plan.id));
     if (replica === null || ticket === undefined || ticket.lease !== null) return false;
