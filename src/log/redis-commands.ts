@@ -2,10 +2,10 @@
  * What is asked of Redis for a log: its keys, its scripts (`lua/`), and their replies as values. The two keys of a log have one hash
  * tag, so that they are on one node of a Cluster. They live an hour from the last entry on, or for as long as that entry says.
  */
+import { hash } from 'node:crypto';
 import { type ReplicaId, replicaId } from '../ids.ts';
 import type { RedisClient } from '../redis/connection.ts';
 import { amountOf, listOf, malformed, numberOf, textOf, runScript } from '../redis/scripts.ts';
-import { hash } from 'node:crypto';
 import type { Entry } from './log.ts';
 
 /** A log in Redis. */

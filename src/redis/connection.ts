@@ -2,8 +2,8 @@
  * Connections to Redis: alone, behind Sentinels, or a Cluster. Every wait has a limit, nothing is queued while there is
  * no connection, and nothing is sent a second time by the driver: who asked decides that (`health.ts`).
  *
- * Owns: the options of ioredis, the error listeners without which a broken socket ends the process. Does not own:
- * what is asked, whether Redis is available.
+ * Owns: the options of ioredis, the error listeners without which a broken socket ends the process, the connection of subscriptions.
+ * Does not own: what is asked, whether Redis is available.
  */
 import { readFileSync } from 'node:fs';
 import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';

@@ -1,6 +1,6 @@
 /**
  * Scripts in Redis. The server knows each by its digest (`EVALSHA`, and `EVAL` where it does not have it), so that versions of this
- * service run their own side by side.
+ * service run their own side by side. What is read of a reply is checked here.
  */
 import { readFileSync } from 'node:fs';
 import type { RedisClient } from './connection.ts';

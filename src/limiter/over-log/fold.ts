@@ -6,7 +6,8 @@
  * Deterministic: nothing but state and entry decides. Bounded: an entry costs its own events and `maxWorkPerEntry`, however many
  * buckets there are; what is left is due at once.
  */
-import type { BucketKey, ReplicaId, LeaseToken, CeilingKey } from '../../ids.ts';
+import type { Costs } from '../../call.ts';
+import type { BucketKey, CeilingKey, LeaseToken, ReplicaId } from '../../ids.ts';
 import type { Entry } from '../../log/log.ts';
 import type { BucketSetting, Settlement } from '../limiter.ts';
 import * as scheduler from '../policy/scheduler.policy.ts';
@@ -29,7 +30,6 @@ import { applySettings, closeFor } from '../policy/learning.policy.ts';
 import { countUnder } from '../policy/reservations.policy.ts';
 import { costEntries, drainRate, markAnswered, take, logMemoryMs } from '../policy/meter.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
-import type { Costs } from '../../call.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
 export const holdMs = 1_300;

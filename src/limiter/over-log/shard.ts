@@ -635,10 +635,10 @@ const isTooLate = (agoMs: number): boolean => agoMs > maxLatenessMs;
 
 // A call of this replica in a log, from its admission to its end: its states, and how it ends.
 
-export type SettleEvent = Extract<BucketEvent, { kind: 'settle' }>;
+type SettleEvent = Extract<BucketEvent, { kind: 'settle' }>;
 
 /** A grant that this replica goes by. */
-export interface HeldGrant {
+interface HeldGrant {
   /** As the call gets it, and settles it. */
   readonly grant: Grant;
   /** The lease in the state. Another one than the call's where the log lost that one and granted the call anew meanwhile. */
@@ -649,7 +649,7 @@ export interface HeldGrant {
   readonly guard: LaneGuard | null;
 }
 
-export type OwnCallState =
+type OwnCallState =
   /** Asks to be admitted, and has no reply: it may be refused. */
   | { readonly kind: 'entering' }
   /**
@@ -662,7 +662,7 @@ export type OwnCallState =
   /** It has its grant, and may be under way. */
   | { readonly kind: 'sent'; readonly held: HeldGrant };
 
-export interface OwnCall {
+interface OwnCall {
   /** With the latest settings. Its position is that of its arrival until the log has given it an order. */
   admission: Admission;
   state: OwnCallState;
@@ -670,24 +670,24 @@ export interface OwnCall {
   answer: ((reply: AdmissionReply) => void) | null;
 }
 
-export function answer(call: OwnCall, reply: AdmissionReply): void {
+function answer(call: OwnCall, reply: AdmissionReply): void {
   call.answer?.(reply);
   call.answer = null;
 }
 
-export function keepPosition(call: OwnCall, order: number): void {
+function keepPosition(call: OwnCall, order: number): void {
   if (call.admission.position.kind === 'arrival')
     call.admission = { ...call.admission, position: { kind: 'kept', order } };
 }
 
 /** The call is under way, and the state has this lease for it now. */
-export function adoptLease(call: OwnCall, lease: LeaseToken, isMadeAlone: boolean): void {
+function adoptLease(call: OwnCall, lease: LeaseToken, isMadeAlone: boolean): void {
   const { state } = call;
   if (state.kind === 'sent' || state.kind === 'guarding')
     call.state = { kind: state.kind, held: { ...state.held, lease, isMadeAlone } };
 }
 
-export const settleEvent = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
+const settleEvent = (lease: LeaseToken, settlement: Settlement): SettleEvent => ({
   kind: 'settle',
   lease,
   settlement,
@@ -695,17 +695,17 @@ export const settleEvent = (lease: LeaseToken, settlement: Settlement): SettleEv
 });
 
 /** The ticket waits again. */
-export const isRequeued = (settlement: Settlement): boolean =>
+const isRequeued = (settlement: Settlement): boolean =>
   settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
 
 /** The settlement for a call that has left meanwhile: no ticket goes back to its lane. */
-export function withoutRequeue(settlement: Settlement): Settlement {
+function withoutRequeue(settlement: Settlement): Settlement {
   if (settlement.kind === 'returned') return { kind: 'dropped' };
   return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
 }
 
 /** What a call used that ended like this: nothing, if it was not sent or not run. */
-export function usedBy(costs: Costs, settlement: Settlement): Costs {
+function usedBy(costs: Costs, settlement: Settlement): Costs {
   if (settlement.kind === 'succeeded') return { ...costs, ...settlement.spent };
   return settlement.kind === 'unknown' ? costs : {};
 }
