@@ -3,7 +3,7 @@
  * nodes of a Cluster share the entries.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
-import type { RedisClient, SubscriptionListener } from '../redis/connection.ts';
+import type { RedisClient } from '../redis/connection.ts';
 import { runScript } from '../redis/scripts.ts';
 import type {
   Codec,

@@ -1,6 +1,5 @@
 /** Tokens over several replicas and a real Redis: one is fetched for all, and Redis alone reveals none. */
 import { describe, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { fetchForAll, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
 import type { Fetched } from '../../src/credentials/token-endpoint.ts';

@@ -2,7 +2,16 @@ import { createHmac } from 'node:crypto';
 import { describe, expect, test } from '@jest/globals';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
-import { bucketSnapshot as snapshot, driven, entered, idleProcess, lm, nothingKnown, settableClock, shop } from './drive.ts';
+import {
+  bucketSnapshot as snapshot,
+  driven,
+  entered,
+  idleProcess,
+  lm,
+  nothingKnown,
+  settableClock,
+  shop,
+} from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string, upstream = lm): void {
   const call = entered(given, { workspace, upstream });
