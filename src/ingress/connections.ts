@@ -174,11 +174,15 @@ export class Connections {
     for (const { calls, socket } of this.#known.values()) if (calls.length === 0) socket.destroySoon();
   }
 
-  /** Closes idle connections of strangers with an unfinished head, the longest idle first, until `bytes` of heads are given up. */
-  giveUpUnfinished(bytes: number): void {
+  /**
+   * Closes idle connections of strangers with an unfinished head, the longest idle first, until `bytes` of heads are given up. Not that of
+   * `caller`, whose head is complete.
+   */
+  giveUpUnfinished(bytes: number, caller: Connection): void {
     let left = bytes;
     for (const connection of this.#idleStrangers) {
       if (left <= 0) return;
+      if (connection === caller) continue;
       const { unfinishedBytes } = connection;
       left -= unfinishedBytes;
       if (unfinishedBytes > 0) this.#giveUp(connection);

@@ -191,17 +191,17 @@ export class DataServer {
   #tooMuch(connection: Connection, request: IncomingMessage): Refusal | null {
     const { clock, connections, heldBytes, overload } = this.#parts;
     const room = heldBytes.limit - heldBytes.held - headBytes(request);
-    const bound = connections.crowded(connection) ?? (room < 0 ? 'bytes' : overload.cause);
+    const bound = connections.crowded(connection) ?? (room < 0 ? 'bytes' : null);
     if (bound !== null) return overload.refuse(bound);
-    // Heads that are not complete may take the room that calls leave, and no more. They are looked at only when that many connections
-    // could hold more, and seldom, because each connection is asked.
+    // Heads that are not complete may take the room that calls leave, and no more, also while the process is short of memory. They are
+    // looked at only when that many connections could hold more, and seldom, because each connection is asked.
     const now = clock.monotonic();
     const mayBeMore = connections.count * parserLimits.maxHeaderSize > room;
     if (mayBeMore && now >= this.#unfinishedSeenAt + unfinishedEveryMs) {
       this.#unfinishedSeenAt = now;
-      connections.giveUpUnfinished(connections.unfinishedBytes() - room);
+      connections.giveUpUnfinished(connections.unfinishedBytes() - room, connection);
     }
-    return null;
+    return overload.cause === null ? null : overload.refuse(overload.cause);
   }
 
   /**

@@ -105,6 +105,19 @@ describe('load', () => {
     expect((await raw.responses(2))[1]?.status).toBe(200);
   });
 
+  test('lets unfinished heads hold no more than at other times, and answers the client that has been here longest', async () => {
+    const { load, say } = stated();
+    const bounds = { maxHeldBytes: 20_000, maxBodyBytes: 100 };
+    const { raw, client, data } = await crowded(bounds, load);
+    say(6, 0, 1);
+    for (let n = 0; n < 4; n += 1)
+      await (await client()).send(`GET / HTTP/1.1\r\nX: ${'x'.repeat(9_000)}\r\n`);
+    await settled(() => held(data) > 36_000);
+    await raw.send(get());
+    expect(await answer(raw)).toMatch(/^503 overloaded/);
+    await settled(() => held(data) <= 20_000);
+  });
+
   test('of this process is seen: an event loop that is kept busy, and a heap that is in use', async () => {
     const { data, shedding } = await crowded({ maxEventLoopDelayMs: 10 }, watchProcess(systemClock));
     let isBusy = true;
