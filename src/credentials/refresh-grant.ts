@@ -53,7 +53,8 @@ export class RefreshGrant {
 
   async #fetch(input: RenewalInput): Promise<Fetched> {
     const seen = await readTokenFile(this.#parts.path);
-    if (seen.kind === 'failed') return seen;
+    // While somebody replaces a token that has ended, its file may be empty or away: that is no other fault, and it is looked at again soon.
+    if (seen.kind === 'failed') return this.#ended === null ? seen : noToken('grant_ended');
     if (this.#latest !== null && this.#latest.token !== input.unwanted && this.#isUsable(this.#latest))
       return { ...this.#latest, isShared: true };
     if (this.#ended === endedName(input.client, seen)) return noToken('grant_ended');
@@ -69,15 +70,18 @@ export class RefreshGrant {
     const { name } = input.upstream;
     const { fetched, next } = await askForToken(this.#parts, { ...input, signal: never }, seen.refreshToken);
     if (next !== null) await this.#save(next, seen, name);
-    if (fetched.kind === 'token') return (this.#latest = fetched);
-    if (fetched.fault === 'grant_ended') {
-      this.#ended = endedName(input.client, seen);
-      this.#parts.telemetry.log.error(
-        'a refresh token is not valid any more: authorize the client again and write the new refresh token to its file',
-        { upstream: name },
-      );
+    if (fetched.kind === 'token') {
+      this.#ended = null;
+      return (this.#latest = fetched);
     }
-    return fetched;
+    if (fetched.fault !== 'grant_ended') return fetched;
+    this.#ended = endedName(input.client, seen);
+    this.#parts.telemetry.log.error(
+      'a refresh token is not valid any more: authorize the client again and write the new refresh token to its file',
+      { upstream: name },
+    );
+    // A wait that the endpoint states is no reason to look at the file later.
+    return noToken('grant_ended');
   }
 
   async #save(refreshToken: string, seen: ReadFile, upstream: string): Promise<void> {

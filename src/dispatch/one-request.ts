@@ -24,8 +24,10 @@ export const createEndpoint =
     const body = Buffer.from(request.body);
     const fields = { host, ...request.fields, 'content-length': String(body.length) };
     const pathAndQuery = pathname + search;
-    const agents = createAgents({ ...way, maxSockets: 1 }, parts);
+    let agents: ReturnType<typeof createAgents> | null = null;
     try {
+      // It reads `caFile`, which may be gone since the start.
+      agents = createAgents({ ...way, maxSockets: 1 }, parts);
       const agent = agents.forOrigin(origin);
       const sent = { origin, method: 'POST', pathAndQuery, fields, body, agent, timeouts, signal };
       const response = await new Transport(parts.clock).send(sent);
@@ -37,7 +39,7 @@ export const createEndpoint =
       const { kind } = bodyError(error);
       return noToken(kind === 'reset' || kind === 'aborted' ? 'unreachable' : kind);
     } finally {
-      agents.close();
+      agents?.close();
     }
   };
 

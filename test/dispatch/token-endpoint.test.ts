@@ -15,10 +15,13 @@ async function serving(listener: RequestListener): Promise<number> {
   return port;
 }
 const endpoint = createEndpoint({ clock: systemClock, resolve: homeward });
-const post = (url: string, { ask = endpoint, allowPrivateAddresses = true } = {}) =>
+const post = (
+  url: string,
+  { ask = endpoint, allowPrivateAddresses = true, caFile = null as string | null } = {},
+) =>
   ask(
     { url, fields: { 'content-type': 'text/plain' }, body: 'grant' },
-    { allowPrivateAddresses, caFile: null },
+    { allowPrivateAddresses, caFile },
     new AbortController().signal,
   );
 const home = (port: number, path = '/'): string => `http://127.0.0.1:${port}${path}`;
@@ -61,6 +64,10 @@ describe('a token endpoint', () => {
     for (let n = 0; n < 3; n += 1) expect(await post(home(port))).toMatchObject({ kind: 'answered' });
     expect(ports.size).toBe(3);
     await until(() => open === 0);
+  });
+
+  test('is not reached while the file of its authorities cannot be read', async () => {
+    expect(await post(home(9), { caFile: '/none/ca.pem' })).toEqual(failed('unreachable'));
   });
 
   test('that sends without end gives no token', async () => {

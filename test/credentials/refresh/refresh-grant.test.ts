@@ -25,6 +25,7 @@ async function start(refresh: RefreshRule) {
   writeFileSync(path, `${endpoint.refreshTokens[0] ?? ''}\n`, { mode: 0o600 });
   const client = { ...oauthClient, tokenUrl: endpoint.url, refreshTokenFile: path };
   const upstream = upstreamSettings('shop', [], { allowPrivateAddresses: true });
+  const input = { client, upstream, unwanted: null };
   /** Log lines and outcomes of all grants, in order. */
   const said: string[] = [];
   const saying = (level: string) => [level, (text: string) => void said.push(`${level}: ${text}`)] as const;
@@ -33,6 +34,7 @@ async function start(refresh: RefreshRule) {
     folder,
     path,
     endpoint,
+    input,
     said,
     /** A folder in the place of the new file, as a disk that takes no more. */
     fillDisk: (): unknown => mkdirSync(join(`${path}.new`, 'x'), { recursive: true }),
@@ -49,7 +51,7 @@ async function start(refresh: RefreshRule) {
     },
     /** One token by this grant, or the class of the failure. */
     fetch: async (grant: RefreshGrant, unwanted: string | null = null) =>
-      tokenOf(await grant.fetch({ client, upstream, unwanted })),
+      tokenOf(await grant.fetch({ ...input, unwanted })),
     /** The refresh token in the file. */
     kept(): string {
       const text = readFileSync(path, 'utf8');
@@ -142,6 +144,19 @@ describe('a refresh token that the endpoint refuses', () => {
     writeFileSync(path, `${endpoint.authorize()}\n`);
     expect(next).not.toBe(kept());
     expect(await fetch(mine)).toBe(endpoint.issued[0]);
+  });
+
+  test('has ended, for no stated time, also while somebody replaces it', async () => {
+    const { endpoint, grant, input, path } = await start('single_use');
+    const mine = grant();
+    const headers = { 'Retry-After': '600' };
+    endpoint.respond({ kind: 'answer', status: 400, body: '{"error":"invalid_grant"}', headers });
+    const ended = { kind: 'failed', fault: 'grant_ended', statedMs: null };
+    expect(await mine.fetch(input)).toEqual(ended);
+    writeFileSync(path, '');
+    expect(await mine.fetch(input)).toEqual(ended);
+    rmSync(path);
+    expect(await mine.fetch(input)).toEqual(ended);
   });
 });
 
