@@ -33,7 +33,7 @@ export interface Others {
 export const nobody: Others = { replicas: 0, live: new Map(), minutes: new Map() };
 
 /** What a replica publishes every few seconds: its calls now, and the minutes that changed. */
-export interface Publication {
+interface Publication {
   readonly live: ReadonlyMap<CellName, LaneCalls>;
   readonly minutes: ReadonlyMap<number, readonly (readonly [CellName, Cell])[]>;
 }

@@ -70,8 +70,8 @@ export const unauthenticated = (): Refusal =>
   });
 
 /**
- * Keys that the call offers, and in which fields (lower case), the one that counts first. Where some upstream's credential is sent in `Authorization`, SDKs write the key there
- * as they write that one. @throws Refusal when a field that may say who calls is repeated
+ * Keys that the call offers, and in which fields (lower case), the one that counts first. Where some upstream's credential is sent in
+ * `Authorization`, SDKs write the key there as they write that one. @throws Refusal when a field that may say who calls is repeated
  */
 function candidatesOf(rawFields: readonly string[], injected: ReadonlySet<string>) {
   const seen: string[] = [];
