@@ -74,7 +74,7 @@ function describeCommerce(plain: CallDescription, request: CallRequest): CallDes
   const [path = ''] = request.path.split('?', 1);
   if (request.method !== 'POST' || !/\/graphql(?:\.json)?$/.test(path)) {
     // Payments carry `unique_token`, by which the platform recognises a repeat.
-    return { ...plain, hasOwnIdempotency: !plain.safe && request.body.includes('"unique_token"') };
+    return { ...plain, hasOwnIdempotency: request.body.includes('"unique_token"') };
   }
   const body = graphqlBody(request);
   const document = stringAt(body, 'query') ?? '';

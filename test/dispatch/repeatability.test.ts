@@ -71,9 +71,12 @@ describe('the description of a commerce call', () => {
   });
 
   test('says that a payment with a unique token is idempotent, and other posts are not', () => {
-    const pay = commerce('/admin/payments.json', { payment: { unique_token: 'abc' } });
+    const payment = { payment: { unique_token: 'abc' } };
+    const pay = commerce('/admin/payments.json', payment);
+    const asPost = { method: 'GET', fields: ['X-HTTP-Method-Override', 'POST'] };
+    const payByGet = commerce('/admin/payments.json', payment, asPost);
     const order = commerce('/admin/orders.json', { order: {} });
-    expect([pay.hasOwnIdempotency, order.hasOwnIdempotency]).toEqual([true, false]);
+    expect([pay, payByGet, order].map((call) => call.hasOwnIdempotency)).toEqual([true, true, false]);
   });
 
   const both = 'mutation M { a { b } } query Q { c }';
