@@ -163,7 +163,8 @@ export class LateRefusals {
     await Promise.all([...new Set(calls.map(({ lane }) => lane))].map(asked));
     const holds = await this.#parts.ceilings.forecast(ceiling, positions);
     // Mostly it holds nobody, and there are very many calls to look at.
-    if (holds.some(({ waitMs }) => waitMs > 0)) this.#refuseLate(inTurn(calls.filter(isJudged)), holds);
+    if (holds.some(({ waitMs }) => waitMs > 0))
+      this.#refuseLate(inTurn(calls.filter((call) => call.isWaiting)), holds);
   }
 
   /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
@@ -232,9 +233,6 @@ const hasLimits = ({ perMinute, perDay }: CeilingLimits): boolean => perMinute !
 const asked = ({ gate }: LaneView): Promise<void> => gate.tail;
 
 const limitsOf = ({ perMinute, perDay }: CeilingLimits): string => `${perMinute} ${perDay}`;
-
-/** It waits, and does not ask for its slot just now. */
-const isJudged = (call: QueuedCall): boolean => call.isWaiting && !call.asksForSlot;
 
 const namesCaller = ({ request }: QueuedCall): boolean => request.admission.caller !== undefined;
 

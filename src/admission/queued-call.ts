@@ -80,7 +80,7 @@ export class QueuedCall implements Ticket {
   isGrantedAtOnce = false;
   /** Until then the first replies of the stores may be on their way: whoever is refused has not waited. Monotonic milliseconds. */
   passageEndsAt: number;
-  /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
+  /** A grant of the call has asked the ceiling for a slot: nothing is known yet that holds the call. */
   asksForSlot = false;
   /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */
   mayTakeReserved = false;
