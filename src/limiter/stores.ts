@@ -73,7 +73,7 @@ function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): S
 }
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '35';
+const foldVersion = '36';
 
 /** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
 const firstContactMs = 2_200;

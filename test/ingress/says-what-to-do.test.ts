@@ -37,6 +37,29 @@ async function detailOf(
   return `${response.status} ${String(((await response.json()) as { detail?: unknown }).detail)}`;
 }
 
+async function answerTo(request: string): Promise<string> {
+  const socket = connect(Number(new URL(gateway.url).port), '127.0.0.1');
+  socket.write(request);
+  return text(socket);
+}
+
+// First of all: calls without a valid key get ten lines a minute.
+test.each([
+  ['a route that there is not', 'GET /nope HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n', 404, 'GET'],
+  ['a method that is not served', 'TRACE /proxy HTTP/1.1\r\nHost: a\r\n\r\n', 405, 'other'],
+  ['two Host fields', 'GET /proxy HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n', 400, 'GET'],
+  ['bytes that are not HTTP', 'hello\r\n\r\n', 400, 'other'],
+  ['a tunnel', 'CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n', 405, 'other'],
+])('the request id of a refusal is in the log: %s', async (_name, request, status, method) => {
+  const answer = await answerTo(request);
+  const requestId = /^Sluice-Request-Id: (\w+)\r$/im.exec(answer)?.[1];
+  const code = /^Sluice-Error: (\w+)\r$/im.exec(answer)?.[1];
+  const lines = gateway.logs.map((line) => JSON.parse(line) as Record<string, unknown>);
+  expect(lines.filter((line) => line['requestId'] === requestId)).toMatchObject([
+    { workspace: 'none', upstream: 'none', outcome: 'rejected', status, code, method, message: 'call ended' },
+  ]);
+});
+
 test("a 401 says what may be wrong with the key and where it goes, equally for none, a wrong one and the upstream's", async () => {
   const keys = [{}, { authorization: 'Bearer slc_wrong' }, { authorization: 'Bearer sk-proj-1' }];
   for (const fields of keys)
@@ -93,26 +116,4 @@ test('a 404 names the routes that exist', async () => {
 
 test('a workspace without a ceiling has none where its upstream states one', async () => {
   expect(await gateway.service.gateway.ceilings('acme', 'up')).toMatchObject({ perMinute: null });
-});
-
-async function answerTo(request: string): Promise<string> {
-  const socket = connect(Number(new URL(gateway.url).port), '127.0.0.1');
-  socket.write(request);
-  return text(socket);
-}
-
-test.each([
-  ['a route that there is not', 'GET /nope HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n', 404, 'GET'],
-  ['a method that is not served', 'TRACE /proxy HTTP/1.1\r\nHost: a\r\n\r\n', 405, 'other'],
-  ['two Host fields', 'GET /proxy HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n', 400, 'GET'],
-  ['bytes that are not HTTP', 'hello\r\n\r\n', 400, 'other'],
-  ['a tunnel', 'CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n', 405, 'other'],
-])('the request id of a refusal is in the log: %s', async (_name, request, status, method) => {
-  const answer = await answerTo(request);
-  const requestId = /^Sluice-Request-Id: (\w+)\r$/im.exec(answer)?.[1];
-  const code = /^Sluice-Error: (\w+)\r$/im.exec(answer)?.[1];
-  const lines = gateway.logs.map((line) => JSON.parse(line) as Record<string, unknown>);
-  expect(lines.filter((line) => line['requestId'] === requestId)).toMatchObject([
-    { workspace: 'none', upstream: 'none', outcome: 'rejected', status, code, method, message: 'call ended' },
-  ]);
 });

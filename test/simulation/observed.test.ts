@@ -1,4 +1,4 @@
-/** What is said of calls that limits do not hold, against what becomes of them when limits hold them: calm histories, lived twice. `SEEDS=500` runs more than 15. */
+/** What is said of calls that limits do not hold, against what becomes of them when limits hold them: calm histories, lived twice. `SEEDS=500` runs more than 30. */
 import { env } from 'node:process';
 import { expect, test } from '@jest/globals';
 import type { Reckoned } from '../../src/call.ts';
@@ -10,7 +10,7 @@ import type { Call } from './replicas/ledger.ts';
 import { run } from './replicas/simulate.ts';
 import { found } from './rules.ts';
 
-const count = Number(env['SEEDS'] ?? 15);
+const count = Number(env['SEEDS'] ?? 30);
 
 const waitOf = ({ sentAt, enteredAt }: Call): number => (sentAt[0] ?? Infinity) - enteredAt;
 

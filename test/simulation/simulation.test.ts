@@ -78,7 +78,7 @@ type Kind = readonly [
 ];
 
 const waiting = 'reconfigured while calls wait';
-const small = seeds ?? 24;
+const small = seeds ?? 40;
 const withLevels = [...levels, waiting, 'fault pause'];
 const kinds: readonly Kind[] = [
   ['all kinds of upstreams', 'upstreams', 1, seeds ?? 50, 1 / 3, [], ofManyUpstreams],

@@ -130,6 +130,8 @@ export interface Lane {
   unconfirmed: number;
   /** Mean time a grant of this lane stays in flight, milliseconds, rather too short; starts at 0. */
   serviceMs: number;
+  /** When it was last granted something. */
+  grantedAt: number | null;
   /** When a slot of its ceiling last came back unused; `null` = never. A refusal that may be older says nothing of it. */
   slotBackAt: number | null;
   /** Class under which the lane is in a ready set; `null` = not ready. */

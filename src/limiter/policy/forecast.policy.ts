@@ -399,21 +399,14 @@ interface Places {
   readonly abandoned: readonly number[];
   /** Mean time that a call holds a place, milliseconds. */
   readonly serviceMs: number;
-  /** When the latest of the calls in flight was granted. */
-  readonly grantedAt: number;
+  /** When a call was last granted, whether it is in flight still or not. */
+  readonly grantedAt: number | null;
 }
 
-function placesOf(leases: Iterable<Lease>, maxInFlight: number, serviceMs: number): Places {
-  const abandoned: number[] = [];
-  let [inFlight, latest] = [0, -Infinity];
-  for (const { stage, expiresAt, grantedAt } of leases) {
-    if (stage === 'abandoned') abandoned.push(expiresAt);
-    inFlight += 1;
-    latest = Math.max(latest, grantedAt);
-  }
-  abandoned.sort((one, other) => one - other);
-  return { maxInFlight, inFlight, abandoned, serviceMs, grantedAt: latest };
-}
+const abandonedOf = (leases: readonly Lease[]): readonly number[] =>
+  leases
+    .flatMap(({ stage, expiresAt }) => (stage === 'abandoned' ? [expiresAt] : []))
+    .toSorted((one, other) => one - other);
 
 /** `null`: the lane has no cap. */
 function placesOfLane(
@@ -424,13 +417,24 @@ function placesOfLane(
   const own = [lane, lanes.twinIn(bucket, { key })].flatMap((one) => one ?? []);
   const tokens = own.flatMap((one) => [...one.leases]);
   const leases = tokens.flatMap((token) => bucket.leases.get(token) ?? []);
-  return placesOf(leases, maxInFlight, Math.max(serviceMs, ...own.map((one) => one.serviceMs)));
+  const grants = own.flatMap(({ grantedAt }) => grantedAt ?? []);
+  return {
+    maxInFlight,
+    inFlight: leases.length,
+    abandoned: abandonedOf(leases),
+    serviceMs: Math.max(serviceMs, ...own.map((one) => one.serviceMs)),
+    grantedAt: grants.length === 0 ? null : Math.max(...grants),
+  };
 }
 
 /** `null`: the bucket has no cap. */
 function placesOfBucket(bucket: Bucket, now: number, knownMs = 0): Places | null {
-  const max = buckets.maxInFlightOf(bucket, now);
-  return max === null ? null : placesOf(bucket.leases.values(), max, Math.max(bucket.serviceMs, knownMs));
+  const { leases, lastGrantAt: grantedAt } = bucket;
+  const maxInFlight = buckets.maxInFlightOf(bucket, now);
+  if (maxInFlight === null) return null;
+  const serviceMs = Math.max(bucket.serviceMs, knownMs);
+  const abandoned = abandonedOf([...leases.values()]);
+  return { maxInFlight, inFlight: leases.size, abandoned, serviceMs, grantedAt };
 }
 
 /**
@@ -447,7 +451,7 @@ function serialWaitMs(
   const served = inFlight - abandoned.length;
   const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
   if (rounds < 1) return 0;
-  if (served === 0) return rounds * serviceMs;
+  if (served === 0 || grantedAt === null) return rounds * serviceMs;
   const underWayMs = Math.max(serviceMs / 2, now - grantedAt - serviceMs);
   return underWayMs + (rounds - 1) * serviceMs;
 }

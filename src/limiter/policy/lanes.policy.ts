@@ -39,6 +39,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       slots: null,
       unconfirmed: 0,
       serviceMs: 0,
+      grantedAt: null,
       slotBackAt: null,
       readyAs: null,
     };

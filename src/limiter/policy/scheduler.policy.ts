@@ -757,6 +757,7 @@ export function grant(
   lane.start += service / lane.weight;
   lanes.takeTurn(lane, ticket, service);
   lane.leases.add(token);
+  lane.grantedAt = now;
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
   lanes.noteInFlight(bucket, lane);
   const { id, replica } = ticket;
