@@ -36,7 +36,7 @@ export interface RehearseCommand {
 }
 
 /** Of so many calls the rehearsals before and after run at the same time. */
-const manyCalls = 20_000;
+const manyCalls = 5_000;
 
 /** What the recorded calls are run under. */
 interface Plan {
