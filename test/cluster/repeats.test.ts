@@ -36,6 +36,25 @@ async function pair(respond: (response: ServerResponse, count: number) => void, 
   return { bodies, start, textOf };
 }
 
+test('two calls with one key at two replicas are one upstream call, and both get its response, large or a 500', async () => {
+  const { start, bodies } = await pair((response, count) => {
+    setTimeout(() => {
+      response.writeHead(count === 1 ? 200 : 500);
+      response.end(count === 1 ? 'x'.repeat(1_000_000) : 'broken');
+    }, 300);
+  });
+  const both = async (key: string) => {
+    const headers = { 'idempotency-key': key };
+    const replies = await Promise.all(
+      [0, 1].map(async (replica) => read(await start(replica, 'a', headers))),
+    );
+    return replies.map(({ status, text }) => [status, text.length]);
+  };
+  expect(await both('one')).toEqual(Array(2).fill([200, 1_000_000]));
+  expect(await both('other')).toEqual(Array(2).fill([500, 6]));
+  expect(bodies).toHaveLength(2);
+});
+
 test('a repeat amid a stream gets all of it at another replica, with a key while the first client reads, or as an SDK repeats after it left', async () => {
   const streams: ServerResponse[] = [];
   const { start, textOf, bodies } = await pair((response) => {

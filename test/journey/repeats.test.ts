@@ -107,6 +107,30 @@ describe('a response that was kept', () => {
   });
 });
 
+test('requests with the same Idempotency-Key become one upstream call, and all of them get its response', async () => {
+  const { post, joined, respond, arrivals } = await start(heldBack);
+  const posts = ['k', '"k"', 'k'].map((key) => post(keyed(key)));
+  await joined(2);
+  respond();
+  const replies = await Promise.all(posts);
+  expect(replies.map(({ text }) => text)).toEqual(Array(3).fill('response 1'));
+  expect(new Set(replies.map(({ headers }) => headers.get('sluice-request-id'))).size).toBe(3);
+  expect(arrivals).toHaveLength(1);
+});
+
+test('a resend by an SDK joins the identical call whose client leaves a moment after it came', async () => {
+  const { post, arrived, joined, respond } = await start(heldBack);
+  const leaving = new AbortController();
+  const first = post(attempt(0), { signal: leaving.signal }).catch(() => 'left');
+  await arrived(1);
+  const again = post(attempt(1));
+  leaving.abort();
+  expect(await first).toBe('left');
+  await joined(1);
+  respond();
+  expect((await again).text).toBe('response 1');
+});
+
 describe('a client that leaves a call that has been sent', () => {
   test('and that carries a key does not end it: its repeat joins, a later one gets what was kept', async () => {
     const { leave, post, joined, respond, arrivals } = await start(heldBack);

@@ -35,6 +35,22 @@ async function expectOpenFor(ms: number, clock: ManualClock, promise: Promise<un
 }
 
 describe('a time limit of the transport', () => {
+  test('ends a call without a connection at the connect limit, as never sent', async () => {
+    const opened = await world(() => {});
+    opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
+    const aborter = new AbortController();
+    const first = failure(opened.send({ timeouts: { ...timeouts, headMs: 50_000 }, signal: aborter.signal }));
+    await until(() => received(opened).includes('\r\n\r\n'));
+    const second = failure(opened.send({ timeouts }));
+    await expectOpenFor(1000, opened.clock, Promise.race([first, second]));
+    expect(await second).toMatchObject({ kind: 'timeout', phase: 'connect', neverSent: true });
+    aborter.abort();
+    expect(await first).toMatchObject({ kind: 'aborted' });
+    await pulse();
+    // Node's pool may still connect for the request that gave up, but writes nothing of it.
+    expect(received(opened).match(/GET/g)).toHaveLength(1);
+  });
+
   test.each([
     ['before the head', ''],
     ['in the middle of the head', bytes('HTTP/1.1 200 OK|x: ')],
@@ -171,5 +187,16 @@ describe('a kept connection that the upstream closes under the next request', ()
     if (isKept) await text((await opened.send()).body);
     expect(await failure(opened.send())).toMatchObject({ kind: 'reset', phase: 'sent', stale: false });
     expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('is known to be connected for a call that waited for a socket', async () => {
+    const opened = await world(answering(ok));
+    opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
+    let sent = 0;
+    const send = async (): Promise<string> =>
+      text((await opened.send({ timeouts, onSent: () => sent++ })).body);
+    expect(await Promise.all([send(), send(), send()])).toEqual(['ok', 'ok', 'ok']);
+    expect([sent, opened.upstream.connections.length]).toEqual([3, 1]);
+    expect(opened.clock.waiting).toBe(0);
   });
 });
