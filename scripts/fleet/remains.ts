@@ -2,13 +2,8 @@
 import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
-import {
-  createState,
-  fold,
-  type LogEvent,
-  restore,
-  type SharedState,
-} from '../../src/limiter/over-log/fold.ts';
+import { createState, fold, restore } from '../../src/limiter/over-log/fold.ts';
+import type { LogEvent, SharedState } from '../../src/limiter/over-log/fold.ts';
 import { readEntry } from '../../src/log/redis-commands.ts';
 
 /** How an operator gets in, where not everybody does. */
