@@ -16,6 +16,7 @@ import {
   type Sending,
   startWorld,
   type World,
+  nonces,
 } from './world.ts';
 
 afterEach(closeAll);
@@ -161,3 +162,15 @@ test.each<[string, typeof reset | 'hang', (world: World) => Promise<Reply>, obje
     expect(world.shop.log).toHaveLength(passed === null ? 2 : 1);
   },
 );
+
+test('a chat is not sent again, and its client may do so: it costs money, but changes nothing', async () => {
+  const { chat, model } = await start();
+  const answers: [number, string | null][] = [];
+  for (const [at, kind] of ([reset, 'hang', '500', '502-html'] as const).entries()) {
+    model.fault({ kind });
+    const { status, shouldRetry } = await chat(at);
+    answers.push([status, shouldRetry]);
+  }
+  expect(answers).toEqual([502, 504, 500, 502].map((status) => [status, null]));
+  expect(nonces(model.log)).toEqual(['0', '1', '2', '3']);
+});
