@@ -12,10 +12,10 @@ import type { AdmissionRequest, AdmissionParts } from './ticket.ts';
 import { heldByReasons } from '../errors.ts';
 
 /** Milliseconds by cause; absent = 0. */
-export type MsByCause = Readonly<Partial<Record<WaitCause, number>>>;
+type MsByCause = Readonly<Partial<Record<WaitCause, number>>>;
 
 /** What has held the first call of a lane while calls waited in it. */
-export interface CauseTimeline {
+interface CauseTimeline {
   /** What holds it since then (monotonic milliseconds); `null` = no call waits, or it is not known yet. */
   readonly present: { readonly cause: WaitCause; readonly since: number } | null;
   readonly past: MsByCause;

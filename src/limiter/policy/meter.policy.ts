@@ -246,7 +246,7 @@ export function isHeldSlower({ name, limit, windowMs, stated, reported }: Meter)
 // the rest of it, but no more calls than the responses state to remain.
 
 /** Windows that upstreams have, ascending. Milliseconds. */
-export const usualWindowsMs: readonly number[] = [
+const usualWindowsMs: readonly number[] = [
   ...[1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 45, 60].map((seconds) => seconds * secondMs),
   ...[2, 3, 5, 10, 15, 20, 30].map((minutes) => minutes * minuteMs),
   hourMs,
@@ -464,7 +464,7 @@ export function giveUnitsBack(meter: Meter, mark: MeterMark, grantedAt: number, 
 export type CountedWindow = 'rolling' | 'fixed';
 
 /** Sends that are forgotten together. */
-export interface SendSlot {
+interface SendSlot {
   readonly since: number;
   /** When the last of the units was counted, at the latest. */
   readonly last: number;
@@ -510,7 +510,7 @@ export function loggedUnits({ slots }: WindowLog, now: number): number {
 }
 
 /** A log begins with units that were counted without one: for one window at most, and of the clock as long as that goes. */
-export function beginLog(units: number, counts: CountedWindow, windowMs: number, now: number): WindowLog {
+function beginLog(units: number, counts: CountedWindow, windowMs: number, now: number): WindowLog {
   const until = Math.min(now + windowMs, counts === 'fixed' ? endOf({ counts }, windowMs, now) : Infinity);
   return { counts, slots: units <= 0 ? [] : [{ since: now, last: now, until, units }] };
 }
@@ -540,7 +540,7 @@ function endOf({ counts }: Pick<WindowLog, 'counts'>, windowMs: number, now: num
 }
 
 /** Counts units that are sent now. */
-export function logUnits(meter: Meter, units: number, now: number): void {
+function logUnits(meter: Meter, units: number, now: number): void {
   const { log, windowMs } = meter;
   if (log === null || units <= 0) return;
   const slots = log.slots.filter((slot) => slot.until > now);
@@ -571,11 +571,11 @@ function changeSlot(meter: Meter, sentAt: number, change: (slot: SendSlot) => re
 }
 
 /** Takes units off that were granted then and never counted by the upstream. */
-export const unlogUnits = (meter: Meter, units: number, grantedAt: number): void =>
+const unlogUnits = (meter: Meter, units: number, grantedAt: number): void =>
   changeSlot(meter, grantedAt, (slot) => [{ ...slot, units: Math.max(0, slot.units - units) }]);
 
 /** When a call was granted and sent, and when the head of its response arrived. `cost`: units that it took of the meter. */
-export interface SendTimes {
+interface SendTimes {
   readonly cost: number;
   /** It is one of the first calls of the meter. */
   readonly isFirst: boolean;
